@@ -27,6 +27,7 @@ except ImportError:
 else:
     # Apart from PyTorch itself: an error of ours fails here, and skips nothing.
     import dnnffi.torch
+    from dnnffi.torch import tensors
 
 needs_torch = pytest.mark.skipif(torch is None, reason="no PyTorch")
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
@@ -351,6 +352,47 @@ def test_a_gradient_that_is_negated_lazily_keeps_its_sign(name):
     found, expected = (torch.autograd.grad(one, inputs, dy) for one in (y, other))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def allocator_on_the_host():
+    return tensors.TensorAllocator(torch.device("cpu", 0))
+
+
+@needs_torch
+def test_a_shape_that_comes_again_gets_memory_of_its_own():
+    made = allocator_on_the_host()
+    arrays = [made.empty((3, 5), np.dtype("float16")) for _ in range(4)]
+    owners = [array.owner for array in arrays]
+    assert {owner.shape for owner in owners} == {(3, 5)}
+    assert {owner.dtype for owner in owners} == {torch.float16}
+    assert all(owner.untyped_storage().nbytes() == 30 for owner in owners)
+    assert len({array.data.ptr for array in arrays}) == 4
+
+
+@needs_torch
+def test_templates_of_an_allocator_hold_no_memory():
+    made = allocator_on_the_host()
+    for _ in range(3):
+        made.empty((3, 5), np.dtype("float32"))
+    assert [one.untyped_storage().nbytes() for one in made._templates.values()] == [0]
+
+
+@needs_torch
+def test_an_allocator_forgets_the_oldest_shapes(monkeypatch):
+    monkeypatch.setattr(tensors, "MAX_TEMPLATES", 2)
+    made = allocator_on_the_host()
+    for size in (1, 2, 3):
+        made.empty((size,), np.dtype("float32"))
+    assert [shape for shape, _ in made._templates] == [(2,), (3,)]
+
+
+@needs_torch
+def test_a_result_after_inference_mode_is_a_usual_tensor():
+    made = allocator_on_the_host()
+    with torch.inference_mode():
+        for _ in range(3):
+            made.empty((3,), np.dtype("float32"))
+    assert not made.empty((3,), np.dtype("float32")).owner.is_inference()
 
 
 @needs_torch

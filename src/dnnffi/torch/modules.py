@@ -150,7 +150,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
     def _checked_states(self, hx: Any, x: Tensor, batch_sizes: Any, has_batch: bool) -> Any:
         """Return the initial states with a batch. Raise unless they fit the input."""
         is_lstm = self.mode == "LSTM"
-        if is_lstm and (not isinstance(hx, tuple | list) or len(hx) != 2):
+        if is_lstm and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
             raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
         states = hx if is_lstm else (hx,)
         batch = int(batch_sizes[0]) if batch_sizes is not None else x.size(1 - self.batch_first)

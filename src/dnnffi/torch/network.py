@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
+from dnnffi.device.torch_modes import check_not_traced, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
@@ -80,12 +80,14 @@ def run(
     keywords: RNNKeywords,
 ) -> tuple[Any, ...]:
     """Return (y, h_n) or (y, h_n, c_n) of a call of `dnnffi.torch.lstm` or its like."""
-    if is_compiling():
+    if torch.compiler.is_dynamo_compiling():
         return uncompiled(run)(mode, x, hx, weights, spec, layout, retain, keywords)
     if not isinstance(x, Tensor):
         check_tensor("x", x)
-    check_not_traced("x")
-    if x.is_cuda and torch.cuda.current_device() != x.get_device():
+    if torch._C._is_tracing():
+        check_not_traced("x")
+    # torch.cuda.current_device() first looks whether CUDA is initialised, as it is with a tensor.
+    if x.is_cuda and torch._C._cuda_getDevice() != x.get_device():
         with on_device(x):
             return run(mode, x, hx, weights, spec, layout, retain, keywords)
     states = _states(mode, hx)
@@ -110,11 +112,13 @@ def run(
         form = SeparateForm()
         if computed is not None:
             tensors = [_cast(one, computed) for one in tensors]
-    if isinstance(keywords.get("lengths"), Tensor):
-        keywords["lengths"] = keywords["lengths"].tolist()  # type: ignore[union-attr]
-    if isinstance(keywords.get("batch_sizes"), Tensor):
-        keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
-    dropout = keywords.get("dropout", 0.0)
+    dropout = 0.0
+    if keywords:
+        if isinstance(keywords.get("lengths"), Tensor):
+            keywords["lengths"] = keywords["lengths"].tolist()  # type: ignore[union-attr]
+        if isinstance(keywords.get("batch_sizes"), Tensor):
+            keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
+        dropout = keywords.get("dropout", 0.0)
     if dropout and runs_in_backward():
         raise UnsupportedError(
             "dnnffi.torch",
@@ -234,12 +238,14 @@ def _states(mode: str, hx: Any) -> tuple[Any, ...]:
     if mode != "lstm":
         check_tensor("h_0", hx)
         return (hx,)
-    if not isinstance(hx, tuple | list) or len(hx) != 2:
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
         raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
-    for name, state in zip(("h_0", "c_0"), hx, strict=True):
-        if state is not None:
-            check_tensor(name, state)
-    return tuple(hx)
+    h_0, c_0 = hx
+    if not (h_0 is None or isinstance(h_0, Tensor)):
+        check_tensor("h_0", h_0)
+    if not (c_0 is None or isinstance(c_0, Tensor)):
+        check_tensor("c_0", c_0)
+    return h_0, c_0
 
 
 def _hx(states: Sequence[Tensor | None], x: Tensor) -> Any:

@@ -176,7 +176,7 @@ def read_weights(
     if weights.__class__ is list and spec is None and layout is None:
         return None, _checked_list(weights)
     is_flat = isinstance(weights, Tensor)
-    if is_flat == (spec is None) or not isinstance(weights, Iterable):
+    if is_flat == (spec is None) or not (is_flat or isinstance(weights, Iterable)):
         module = isinstance(weights, torch.nn.Module)
         raise TypeError(
             "weights must be a sequence of tensors, an RNNWeights, or one flat tensor with spec=; "
