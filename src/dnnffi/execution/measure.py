@@ -17,7 +17,7 @@ from dnnffi.errors import LibraryNotFoundError
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
-_LONG_MS = 20.0  # of a call of which one batch is enough: noise is a small part of it
+_LONG_MS = 5.0  # of a call of which one batch is enough: noise is a small part of it
 HOPELESS = 3.0
 """Times slower than the best so far, in the first call: measured no further."""
 
