@@ -27,7 +27,7 @@ from dnnffi.cli.sources import hashes_of
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "verification"
 # Records of 2026-11-23 and before do not count kernels in files of their own.
-SUFFIXES = ((".py", ".cuh"), (".py",))
+SUFFIXES = ((".py", ".cu", ".cuh"), (".py",))
 
 
 def git(*arguments: str) -> bytes:

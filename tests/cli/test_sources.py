@@ -65,7 +65,7 @@ def test_the_code_of_python_has_no_comments_docstrings_and_blank_lines():
 
 
 def test_the_code_of_a_kernel_has_no_comments_and_blank_lines():
-    assert code(KERNEL, ".cuh") == KERNEL_CODE
+    assert code(KERNEL, ".cuh") == code(KERNEL, ".cu") == KERNEL_CODE
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_a_change_of_a_kernel_changes_its_code(before, after):
 
 
 def test_a_part_is_hashed_by_the_names_and_the_code_of_its_files():
-    path = "backends/own/recurrent/forward.cuh"
+    path = "backends/own/recurrent/cuda/forward.cu"
     first = hashes_of([(path, b"int x;\n")])
     assert hashes_of([(path, b"// of x\nint x;\n")]) == first
     others = [
         hashes_of([(path, b"int y;\n")]),
-        hashes_of([("backends/own/recurrent/backward.cuh", b"int x;\n")]),
+        hashes_of([("backends/own/recurrent/cuda/backward.cu", b"int x;\n")]),
     ]
     for other in others:
         assert other["own-rnn"] != first["own-rnn"]
@@ -128,7 +128,8 @@ def test_the_whole_hash_is_of_names_and_contents_of_sources(tmp_path):
     (tmp_path / "a.py").unlink()
     found.append(source_hash(tmp_path))
     found += [written("kernel.cuh", "3"), written("kernel.cuh", "4")]
-    assert len(set(found)) == 6
+    found += [written("kernel.cu", "3"), written("kernel.cu", "4")]
+    assert len(set(found)) == 8
     assert written("b.txt", "3") == found[-1]
     assert len(source_hash()) == 64
 

@@ -63,7 +63,7 @@ def paragraphs(page):
 def comments(path):
     """The comments and docstrings of a source file."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".cuh":
+    if path.suffix in (".cu", ".cuh"):
         return re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL)
     strings = (
         node.value.value

@@ -176,7 +176,10 @@ def test_a_record_depends_on_what_its_parts_import():
 @pytest.mark.parametrize(
     ("path", "records"),
     [
-        ("backends/own/recurrent/forward.cuh", {"bench_rnn.json", "own_steps.json", "gpu.json"}),
+        (
+            "backends/own/recurrent/cuda/forward.cu",
+            {"bench_rnn.json", "own_steps.json", "gpu.json"},
+        ),
         ("backends/cudnn/conv_executor.py", {"bench_conv.json", "gpu.json"}),
         ("backends/vulkan/shaders.py", {"vulkan.json", "bench_vulkan_gpu.json"}),
         ("backends/miopen/conv_plan.py", {"miopen.json"}),

@@ -1,7 +1,7 @@
 """CUDA kernels compiled for the host: all threads of a cooperative launch, each on its own stack.
 
-``device.c`` changes between threads as a seed says; ``cuda.h`` has CUDA's words, ``words.h`` what
-the kernels of recurrent layers ask of PTX.
+``device.c`` changes between threads as a seed says; ``cuda.h`` has CUDA's words. The headers
+``ptx_*.cuh`` replace those of the same names that the kernels of recurrent layers include.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from host_memory import POISON, HostMemory
 
-from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent import source
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -47,14 +47,19 @@ def _folder():
 
 
 @cache
-def compiled(source):
-    """A source of C++ as a shared library that knows `device.c`."""
+def compiled(text, headers=()):
+    """A source of C++ with its headers as a shared library that knows `device.c`."""
     folder = _folder()
-    path = folder / f"kernels{next(_numbers)}.so"
+    number = next(_numbers)
+    sources, path = folder / f"sources{number}", folder / f"kernels{number}.so"
+    sources.mkdir()
+    for name, header in headers:
+        (sources / name).write_text(header, "utf-8")
+    (sources / "kernel.cpp").write_text(text, "utf-8")
     command = shlex.split(os.environ.get("CXX", "c++"))
-    command += ["-O0", "-std=c++20", "-w", "-shared", "-fPIC", f"-I{HERE}", "-x", "c++", "-"]
-    command += ["-x", "none", str(_device_path()), f"-Wl,-rpath,{folder}", "-o", str(path)]
-    done = subprocess.run(command, input=source, text=True, capture_output=True, check=False)
+    command += ["-O0", "-std=c++20", "-w", "-shared", "-fPIC", f"-I{HERE}", "-include", "cuda.h"]
+    command += [str(sources / "kernel.cpp"), str(_device_path()), f"-Wl,-rpath,{folder}"]
+    done = subprocess.run([*command, "-o", str(path)], text=True, capture_output=True, check=False)
     if done.returncode:
         raise EmulatorError(done.stderr[:4000])
     return ctypes.CDLL(str(path))
@@ -76,20 +81,28 @@ def _device():
     return library
 
 
-def for_host(source):
-    """The source of one of our recurrent kernels as C++."""
-    numbers = kernels._text("numbers")
-    head, _, rest = source.partition(numbers)
-    text = '#include "cuda.h"\n' + head + (numbers + '#include "words.h"\n' if rest else "") + rest
+def for_host(text):
+    """The text of one of our recurrent kernels as C++."""
     assert text.count(_MEMORY) == text.count("__shared__")
     return text.replace(_MEMORY, "unsigned char *memory = (unsigned char *)device_shared();")
 
 
-def functions(constants, parts, text, change=lambda source: source):
-    """C functions, in ``text``, that use parts of the kernels' source."""
-    lines = [f"#define {name} {value}\n" for name, value in constants.items()]
-    source = "#define DEVICE inline\n" + "\n".join(map(kernels._text, parts))
-    return compiled('#include "cuda.h"\n' + "".join(lines) + change(source) + text)
+def functions(constants, includes, text, change=lambda header: header, prelude=""):
+    """C functions, in ``text``, that use headers of the kernels.
+
+    ``change`` is applied to each header, ``prelude`` precedes them.
+    """
+    head = "".join(f'#include "{name}"\n' for name in includes)
+    made = {source.CONFIG_HEADER: source.config_header(constants)}
+    found = source.with_headers(f"{head}using namespace dnnffi;\n{text}", "", made)
+    headers = tuple((name, change(_for_host(name, one))) for name, one in found.headers)
+    return compiled(prelude + found.text, headers)
+
+
+def _for_host(name, header):
+    """The text of a header, or of the one of this folder that replaces it."""
+    own = HERE / name
+    return own.read_text("utf-8") if own.exists() else header
 
 
 def numbers_of(arguments):
@@ -103,13 +116,15 @@ def numbers_of(arguments):
 class EmulatedKernel:
     """A kernel of ours, called as one on a device."""
 
-    def __init__(self, source, name, cooperative):
-        text = for_host(source) + (
-            f'\nextern "C" void launch(const void *arguments) {{ call({name}, arguments); }}\n'
-        )
-        self._function = compiled(text).launch
-        cluster = "#define CLUSTER 1\n" in source and "meet_cluster" in source
-        meets = "__shfl" in source or "__syncthreads" in source
+    def __init__(self, text, name, headers=(), *, cooperative):
+        body = f"{{ using namespace dnnffi; call({name}, arguments); }}"
+        launch = f'\nextern "C" void launch(const void *arguments) {body}\n'
+        headers = tuple((one, _for_host(one, header)) for one, header in headers)
+        head = "namespace dnnffi {}\n"  # of a kernel without headers
+        self._function = compiled(head + for_host(text) + launch, headers).launch
+        everything = "".join((text, *(header for _, header in headers)))
+        cluster = "bool CLUSTER = true;" in everything
+        meets = "__shfl" in everything or "__syncthreads" in everything
         self._together = cooperative or cluster or meets
         self.name, self.seed, self.absent = name, 0, _NO_BLOCK
 
@@ -167,8 +182,8 @@ class EmulatedMemory(HostMemory):
             wrong = np.flatnonzero(margin != 0xFF)
             assert not len(wrong), f"wrote beyond an array: {wrong} of {len(margin)}"
 
-    def kernel(self, source, name, *, cooperative=False, shared_bytes=0):
-        made = EmulatedKernel(source, name, cooperative)
+    def kernel(self, source, name, headers=(), *, cooperative=False, shared_bytes=0):
+        made = EmulatedKernel(source, name, headers, cooperative=cooperative)
         made.seed = self.seed
         return made
 

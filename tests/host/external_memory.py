@@ -13,8 +13,8 @@ from dnnffi.device import memory
 def install_kernels(host, monkeypatch):
     """Let calls with an allocator on the library of ``host`` run our kernels on the host, too."""
 
-    def get(source, name, device, *, cooperative=False, shared_bytes=0):
-        return host.memory.kernel(source, name, cooperative=cooperative)
+    def get(source, name, device, *, headers=(), cooperative=False, shared_bytes=0):
+        return host.memory.kernel(source, name, headers, cooperative=cooperative)
 
     monkeypatch.setattr(memory, "process_kernels", lambda: SimpleNamespace(get=get))
     monkeypatch.setattr(memory, "kernel_problem", lambda: "")

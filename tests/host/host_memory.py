@@ -154,7 +154,7 @@ class HostMemory:
         array.device_number = self.device
         return array
 
-    def kernel(self, source, name, *, cooperative=False):
+    def kernel(self, source, name, headers=(), *, cooperative=False):
         """A CUDA kernel; one whose number of THREADS is free is run with one."""
         free = re.compile("#define THREADS .*")
         library = build.kernels(free.sub("#define THREADS 1", source))

@@ -21,7 +21,7 @@ def compilers(compiler, cxx_compiler):
 def launch(body, *arguments, blocks=2, threads=64, shared_bytes=256, seeds=1):
     """Run a kernel whose first argument is an array of integers."""
     source = f'extern "C" __global__ void kernel(int *out, long long n) {{ {body} }}'
-    kernel = EmulatedKernel(source, "kernel", True)
+    kernel = EmulatedKernel(source, "kernel", cooperative=True)
     for _ in range(seeds):
         kernel((blocks,), (threads,), arguments, shared_mem=shared_bytes)
 
@@ -132,13 +132,12 @@ extern "C" void to_element(const float *from, Element *to, long count)
 """
 
 
-@pytest.mark.parametrize(("number", "dtype"), [(0, "float16"), (1, "bfloat16")])
+@pytest.mark.parametrize(("number", "dtype"), [("FLOAT16", "float16"), ("BFLOAT16", "bfloat16")])
 def test_numbers_of_16_bits_are_those_of_numpy(number, dtype):
     library = functions(
-        {"DTYPE": number},
-        ("numbers",),
+        {"DTYPE": number, "FACTORS": number, "STRICT": False},
+        ("ptx_convert.cuh",),
         CONVERT,
-        lambda source: source + '\n#include "words.h"\n',
     )
     bits = np.arange(2**16, dtype="u2")
     found, back = np.zeros(2**16, "f4"), np.zeros(2**18, "u2")

@@ -149,7 +149,7 @@ from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
 key = {"problem": 1}
 Store("rnn").write(key, [1.5])
 print(Store("rnn").read(key))
-kernel = KernelKey("source", (), (13, 0), "sm_90")
+kernel = KernelKey("source", (), (), (13, 0), "sm_90")
 cache = KernelCache(lambda: cache_folder() / "kernels")
 cache.write(kernel, b"code")
 print(cache.read(kernel))

@@ -28,8 +28,8 @@ def whole():
     """What is no module is there too: the marker of types, and the kernels' text."""
     package = files("dnnffi")
     assert (package / "py.typed").is_file()
-    kernels = package / "backends" / "own" / "recurrent"
-    for name in ("forward.cuh", "backward.cuh", "weights.cuh"):
+    kernels = package / "backends" / "own" / "recurrent" / "cuda"
+    for name in ("forward.cu", "backward.cu", "weights.cuh"):
         assert (kernels / name).read_text(encoding="utf-8").strip(), name
 
 

@@ -24,10 +24,10 @@ class CountingCompiler:
     def target(self, compute_capability):
         return Target("sm_{}{}".format(*compute_capability), False)
 
-    def compile(self, source, name, target, options):
+    def compile(self, source, name, target, options, headers=()):
         self.before()
         self.compiled.append(SimpleNamespace(source=source, name=name, target=target))
-        return b"\177ELF" + source.encode()
+        return b"\177ELF" + repr((source, headers)).encode()
 
 
 @pytest.fixture

@@ -38,6 +38,24 @@ def test_a_device_that_is_older_than_the_compiler_knows_is_refused(compiler):
         compiler.target((1, 0))
 
 
+def test_headers_are_found_as_texts_and_not_as_files(compiler, monkeypatch, tmp_path):
+    """A file of the same name in the current folder, which anyone may have written, is not read."""
+    (tmp_path / "number.cuh").write_text("an error\n")
+    monkeypatch.chdir(tmp_path)
+    headers = (
+        ("number.cuh", "#pragma once\nconstexpr int NUMBER = 12345;\n"),
+        ("other.cuh", '#pragma once\n#include "number.cuh"\n'),
+    )
+    source = (
+        '#include "other.cuh"\n#include "number.cuh"\n'
+        'extern "C" __global__ void f(int *to) { *to = NUMBER; }\n'
+    )
+    target = Target("compute_90", True)
+    ptx, log = compiler.compile_with_log(source, "f.cu", target, OPTIONS, headers)
+    assert b"12345" in ptx
+    assert log == ""
+
+
 def test_the_log_of_the_compiler_is_in_the_error(compiler):
     with pytest.raises(CompileError, match=r"wrong\.cu\(2\): error: .*unknown_name") as raised:
         compiler.compile(
@@ -58,8 +76,9 @@ def test_the_log_of_the_compiler_is_in_the_error(compiler):
     ids=lambda made: made[1],
 )
 def test_kernels_beside_the_recurrence_compile(compiler, made):
-    source, name = made
-    assert name.encode() in compiler.compile(source, name, compiler.target((8, 0)), OPTIONS)
+    source, name, headers = made
+    target = compiler.target((8, 0))
+    assert name.encode() in compiler.compile(source, name, target, OPTIONS, headers)
 
 
 @pytest.mark.parametrize("is_small", [False, True])

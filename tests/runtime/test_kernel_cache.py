@@ -12,7 +12,7 @@ from dnnffi.errors import PerformanceWarning
 from dnnffi.runtime import kernel_cache
 from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
 
-KEY = KernelKey("source", ("-std=c++17",), (13, 0), "sm_90")
+KEY = KernelKey("source", (("a.cuh", "header"),), ("-std=c++17",), (13, 0), "sm_90")
 IMAGE = b"\177ELF" + bytes(range(256))
 
 
@@ -36,6 +36,9 @@ def test_what_was_kept_is_read(cache):
     "other",
     [
         KEY._replace(source="sourc e"),
+        KEY._replace(headers=()),
+        KEY._replace(headers=(("a.cuh", "another header"),)),
+        KEY._replace(headers=(("b.cuh", "header"),)),
         KEY._replace(options=("-std=c++17", "-ftz=true")),
         KEY._replace(compiler_version=(13, 1)),
         KEY._replace(arch="sm_90a"),

@@ -135,7 +135,7 @@ RECORDS = {
 }
 """The parts that each record in docs/verification depends on."""
 
-_PYTHON, _CUDA = ".py", ".cuh"
+_PYTHON, _CUDA = ".py", (".cu", ".cuh")
 _CUDA_TOKEN = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])*')"""
     r"|(?P<comment>//[^\n]*|/\*.*?\*/)",
@@ -153,7 +153,7 @@ class _Span(NamedTuple):
 
 def source_files(package: Path = PACKAGE) -> list[Path]:
     """Return the Python files and kernels of the package, in the order in which they are hashed."""
-    return sorted(path for kind in (_PYTHON, _CUDA) for path in package.rglob(f"*{kind}"))
+    return sorted(path for kind in (_PYTHON, *_CUDA) for path in package.rglob(f"*{kind}"))
 
 
 def source_hash(package: Path = PACKAGE) -> str:
@@ -231,7 +231,7 @@ def read_source_lines(text: str) -> tuple[str, dict[str, str] | None]:
 
 
 def code(text: str, suffix: str) -> str:
-    """Return the text of a ``.py`` or ``.cuh`` file without comments, docstrings and blank lines.
+    """Return the text of a file of Python or CUDA without comments, docstrings and blank lines.
 
     The result only depends on the text, not on the version of Python. Literals stay as they are.
     """
@@ -250,7 +250,7 @@ def code(text: str, suffix: str) -> str:
                 pieces.append(" ")
         end = span.stop
     lines = [line.rstrip() for line in "".join([*pieces, text[end:]]).split("\n")]
-    if suffix == _CUDA:
+    if suffix in _CUDA:
         lines = [" ".join(line.split()) for line in lines]
     stripped = "\n".join(line for line in lines if line)
     return re.sub(r"\0(\d+)\0", lambda found: literals[int(found[1])], stripped)

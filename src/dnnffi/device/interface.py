@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dnnffi.runtime.kernel_cache import Headers
+
 AnyArray = Any
 """An array of the library that the caller computes with. Those have no static type in common."""
 
@@ -219,12 +221,19 @@ class MemoryWithGraphs(Memory, Protocol):
         """Return why no kernel can be compiled, to follow "our own kernels"; empty if one can."""
 
     def kernel(
-        self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
+        self,
+        source: str,
+        name: str,
+        headers: Headers = (),
+        *,
+        cooperative: bool = False,
+        shared_bytes: int = 0,
     ) -> Kernel:
         """A function of a CUDA source, compiled for the current device.
 
-        With ``cooperative`` all blocks of a launch are on the device at the same time.
-        ``shared_bytes`` are the most that a launch will ask for.
+        ``headers`` are those that the source includes. With ``cooperative`` all blocks of a launch
+        are on the device at the same time. ``shared_bytes`` are the most that a launch will ask
+        for.
         """
 
     def shared_bytes(self, device: int) -> int:

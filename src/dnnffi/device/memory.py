@@ -18,6 +18,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.runtime.cuda.runtime import CudaRuntime, OwnStream
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime
 from dnnffi.runtime.hip import HipRuntime
+from dnnffi.runtime.kernel_cache import Headers
 from dnnffi.runtime.kernels import Kernel, kernel_problem, process_kernels
 
 
@@ -134,12 +135,19 @@ class DeviceMemory:
         return kernel_problem() if self.kind == "cuda" else "run on CUDA only"
 
     def kernel(
-        self, source: str, name: str, *, cooperative: bool = False, shared_bytes: int = 0
+        self,
+        source: str,
+        name: str,
+        headers: Headers = (),
+        *,
+        cooperative: bool = False,
+        shared_bytes: int = 0,
     ) -> Kernel:
         if self.kind != "cuda":
             raise UnsupportedError("dnnffi", "", "our own kernels run on CUDA only; this is ROCm")
         return process_kernels().get(
             *(source, name, self.current_device()),
+            headers=headers,
             cooperative=cooperative,
             shared_bytes=shared_bytes,
         )

@@ -33,13 +33,18 @@ _DIGEST_BYTES = 32  # of SHA-256
 _SUFFIX = ".kernel"
 
 
+Headers = tuple[tuple[str, str], ...]
+"""Name and text of each header that a CUDA source includes, directly or through another one."""
+
+
 class KernelKey(NamedTuple):
     """Everything that decides what NVRTC makes of a source.
 
-    ``source`` has no ``#include``: a kernel is put together from its parts before.
+    NVRTC finds the headers in ``headers`` alone, as texts: none is a file.
     """
 
     source: str
+    headers: Headers
     options: tuple[str, ...]
     compiler_version: tuple[int, int]
     arch: str

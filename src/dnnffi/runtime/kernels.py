@@ -20,7 +20,7 @@ from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
 from dnnffi.log import logger
 from dnnffi.runtime.cuda._cdef import ffi
 from dnnffi.runtime.cuda.driver import Driver, load_driver
-from dnnffi.runtime.kernel_cache import KernelCache, KernelKey
+from dnnffi.runtime.kernel_cache import Headers, KernelCache, KernelKey
 from dnnffi.runtime.nvrtc import compiler as nvrtc
 from dnnffi.runtime.nvrtc.compiler import Compiler
 
@@ -174,7 +174,15 @@ class Kernel:
         self._driver.call("cuFuncSetAttribute", self._function, attribute, nbytes)
 
 
-_Key = tuple[str, str, int, bool, int]
+class _LoadKey(NamedTuple):
+    """What a loaded kernel was asked for."""
+
+    source: str
+    headers: Headers
+    name: str
+    device: int
+    is_cooperative: bool
+    shared_bytes: int
 
 
 class Kernels:
@@ -194,9 +202,9 @@ class Kernels:
         self._driver = driver
         self._compiler = compiler
         self._cache = cache
-        self._loaded: dict[_Key, Kernel] = {}
+        self._loaded: dict[_LoadKey, Kernel] = {}
         # By process too: a forked child would wait for a thread that it does not have.
-        self._locks: dict[tuple[int, _Key], threading.RLock] = {}
+        self._locks: dict[tuple[int, _LoadKey], threading.RLock] = {}
 
     def get(
         self,
@@ -204,16 +212,17 @@ class Kernels:
         name: str,
         device: int,
         *,
+        headers: Headers = (),
         cooperative: bool = False,
         shared_bytes: int = 0,
     ) -> Kernel:
         """Return the function ``name`` of a CUDA source, ready to be launched on ``device``.
 
-        ``shared_bytes`` is the most dynamic shared memory that a launch will ask for a block. A
-        thread waits for another one that loads the same kernel. Raises `CompileError` or
-        `CudaError`.
+        ``headers`` are all that the source includes. ``shared_bytes`` is the most dynamic shared
+        memory that a launch will ask for a block. A thread waits for another one that loads the
+        same kernel. Raises `CompileError` or `CudaError`.
         """
-        key = source, name, device, cooperative, shared_bytes
+        key = _LoadKey(source, headers, name, device, cooperative, shared_bytes)
         kernel = self._loaded.get(key)
         if kernel is not None:
             return kernel
@@ -221,28 +230,27 @@ class Kernels:
         with self._locks.setdefault((os.getpid(), key), threading.RLock()):
             kernel = self._loaded.get(key)
             if kernel is None:
-                kernel = self._loaded.setdefault(key, self._load(*key))
+                kernel = self._loaded.setdefault(key, self._load(key))
         return kernel
 
-    def _load(
-        self, source: str, name: str, device: int, cooperative: bool, shared_bytes: int
-    ) -> Kernel:
-        image = self._image(source, name, device)
-        with self._driver.relaxed(), self._driver.primary(device):
-            function = self._driver.load_function(image, name)
-            kernel = Kernel(self._driver, device, function, cooperative)
-            if shared_bytes > DEFAULT_SHARED_BYTES:
-                kernel.allow_shared_bytes(shared_bytes)
+    def _load(self, wanted: _LoadKey) -> Kernel:
+        image = self._image(wanted)
+        with self._driver.relaxed(), self._driver.primary(wanted.device):
+            function = self._driver.load_function(image, wanted.name)
+            kernel = Kernel(self._driver, wanted.device, function, wanted.is_cooperative)
+            if wanted.shared_bytes > DEFAULT_SHARED_BYTES:
+                kernel.allow_shared_bytes(wanted.shared_bytes)
         return kernel
 
-    def _image(self, source: str, name: str, device: int) -> bytes:
-        """The compiled source, from disk if it is there."""
+    def _image(self, wanted: _LoadKey) -> bytes:
+        """Return the compiled source, from disk if it is stored there."""
+        source, headers, name, device, *_ = wanted
         target = self._compiler.target(self._driver.attributes(device).compute_capability)
-        key = KernelKey(source, OPTIONS, self._compiler.version, target.arch)
+        key = KernelKey(source, headers, OPTIONS, self._compiler.version, target.arch)
         image = self._cache.read(key)
         if image is None:
             begun = time.perf_counter()
-            image = self._compiler.compile(source, f"{name}.cu", target, OPTIONS)
+            image = self._compiler.compile(source, f"{name}.cu", target, OPTIONS, headers)
             seconds = time.perf_counter() - begun
             logger.info("compiled the kernel %s for %s in %.2f s", name, target.arch, seconds)
             self._cache.write(key, image)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.errors import CompileError
 from dnnffi.runtime import loader
+from dnnffi.runtime.kernel_cache import Headers
 from dnnffi.runtime.nvrtc._cdef import ffi
 
 ENVIRONMENT_VARIABLE = "DNNFFI_NVRTC_LIBRARY"
@@ -75,23 +76,46 @@ class Compiler:
             )
         return Target(f"compute_{older[-1]}", True)
 
-    def compile(self, source: str, name: str, target: Target, options: Sequence[str]) -> bytes:
+    def compile(
+        self,
+        source: str,
+        name: str,
+        target: Target,
+        options: Sequence[str],
+        headers: Headers = (),
+    ) -> bytes:
         """Compile ``source``; return its machine code or PTX.
 
         Raises `CompileError` with the compiler's log. ``name`` is what the log calls the source.
+        ``headers`` must be all headers that are included: NVRTC looks for any other one in the
+        current folder of the process.
         """
+        return self.compile_with_log(source, name, target, options, headers)[0]
+
+    def compile_with_log(
+        self,
+        source: str,
+        name: str,
+        target: Target,
+        options: Sequence[str],
+        headers: Headers = (),
+    ) -> tuple[bytes, str]:
+        """Do the same as `compile`, and return the log, too."""
         program = ffi.new("nvrtcProgram *")
+        names, texts = ([_c_string(header[i]) for header in headers] for i in range(2))
         status = self.lib.nvrtcCreateProgram(
-            program, source.encode(), name.encode(), 0, ffi.NULL, ffi.NULL
+            *(program, source.encode(), name.encode(), len(headers)),
+            *(texts or ffi.NULL, names or ffi.NULL),
         )
         self._check(status, "nvrtcCreateProgram", name)
         try:
-            given = [ffi.new("char[]", one.encode()) for one in (f"-arch={target.arch}", *options)]
+            given = [_c_string(one) for one in (f"-arch={target.arch}", *options)]
             status = self.lib.nvrtcCompileProgram(program[0], len(given), given)
+            log = self._output(program[0], "nvrtcGetProgramLog").decode(errors="replace")
             if status:
-                log = self._output(program[0], "nvrtcGetProgramLog")
-                self._check(status, "nvrtcCompileProgram", name, log.decode(errors="replace"))
-            return self._output(program[0], "nvrtcGetPTX" if target.is_ptx else "nvrtcGetCUBIN")
+                self._check(status, "nvrtcCompileProgram", name, log)
+            found = self._output(program[0], "nvrtcGetPTX" if target.is_ptx else "nvrtcGetCUBIN")
+            return found, log.rstrip("\0\n")
         finally:
             self.lib.nvrtcDestroyProgram(program)
 
@@ -106,6 +130,11 @@ class Compiler:
         if status:
             name = ffi.string(self.lib.nvrtcGetErrorString(status)).decode(errors="replace")
             raise CompileError(status, name, function, problem, log.rstrip("\0\n"))
+
+
+def _c_string(text: str) -> Any:
+    """Return a string that C can read while the result lives."""
+    return ffi.new("char[]", text.encode())
 
 
 @cache

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.geometry import CELLS, GATES, SAVED
+from dnnffi.backends.own.recurrent.geometry import CLIPS as CLIP_NAMES
 from dnnffi.reference.cells import make_cell
 
 MODES = tuple(CELLS)
@@ -53,21 +54,23 @@ extern "C" double exp(double), tanh(double), fma(double, double, double);
 """
 
 
+def in_double(text):
+    return re.sub(r"\bfloat\b", "double", text)
+
+
 class Steps:
     """`step_forward` and `step_backward` on arrays of rows, in float32 or in float64."""
 
     def __init__(self, mode, clip=0, dtype="f4"):
         self.mode, self.clip, self.dtype = mode, clip, np.dtype(dtype)
         self.gates, self.saved = GATES[mode], SAVED[mode]
-        constants = {"CELL": CELLS[mode], "DTYPE": 2, "CLIP": clip}
-        text, change = TEXT, lambda source: source
+        constants = {"CELL": CELLS[mode], "CLIP": CLIP_NAMES[clip], "DTYPE": "FLOAT32"}
+        constants |= {"FACTORS": "FLOAT32", "STRICT": False}
+        how = {}
         if dtype == "f8":
-            text = re.sub(r"\bfloat\b", "double", TEXT)
-
-            def change(source):
-                return IN_DOUBLE + re.sub(r"\bfloat\b", "double", source)
-
-        self._library = functions(constants, ("numbers", "cells"), text, change)
+            how = {"change": in_double, "prelude": IN_DOUBLE}
+        text = in_double(TEXT) if how else TEXT
+        self._library = functions(constants, ("cells.cuh",), text, **how)
 
     def forward(self, gx, gh, h, c):
         """h, c and what is saved."""

@@ -13,7 +13,6 @@ from emulated_cuda import EmulatedKernel, EmulatedMemory, functions
 from emulated_network import Network, address, geometry, kind_of
 
 from dnnffi.backends.cublas.product import RowsProduct
-from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
 from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.backends.rnn_interface import ForwardAddresses
@@ -31,10 +30,9 @@ PLACE = "cudnn device 0, algorithm 'own'"
 
 
 def test_the_kernel_draws_what_numpy_draws():
-    text = kernels._text("dropout")
     library = functions(
-        {"DTYPE": 2},
-        ("numbers", "dropout"),
+        {"DTYPE": "FLOAT32", "FACTORS": "FLOAT32", "STRICT": False},
+        ("dropout.cu",),
         """
 extern "C" void draw(long count, const u64 *given, u32 *drawn)
 {
@@ -44,7 +42,6 @@ extern "C" void draw(long count, const u64 *given, u32 *drawn)
     }
 }
 """,
-        lambda source: source.replace(text, '#include "words.h"\n' + text),
     )
     count, rng = 500, np.random.default_rng(0)
     given = rng.integers(0, 2**64, 2 * count + 1, np.uint64)

@@ -18,6 +18,7 @@ TAGS = {"float16": 0x10000, "bfloat16": 0x10000, "float32": 1}
 SIXTEEN = ("float16", "bfloat16")
 
 TEXT = """
+constexpr bool OF_SHARES = Config::OF_SHARES;
 extern "C" {
 void tag_words(const uint4 *from, uint4 *to, long count, unsigned tag)
 {
@@ -50,8 +51,11 @@ class Words:
     def __init__(self, dtype, share=False):
         self.dtype = "float32" if share else dtype
         self.tag = TAGS[self.dtype]
-        constants = {"DTYPE": DTYPES[dtype], "OF_SHARES": int(share), "LAYERS": 1}
-        self._library = functions(constants, ("numbers", "exchange"), TEXT)
+        constants = {
+            **dict.fromkeys(("DTYPE", "FACTORS"), DTYPES[dtype]),
+            **{"STRICT": False, "LAYERS": 1, "CLUSTER": False, "OF_SHARES": share},
+        }
+        self._library = functions(constants, ("exchange.cuh", "tiles.cuh"), TEXT)
 
     def call(self, name, words, *arguments, out=None):
         # C++ wants words of 16 bytes at multiples of that.

@@ -7,11 +7,10 @@ import itertools
 import random
 
 import pytest
-from emulated_cuda import compiled
+from emulated_cuda import functions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.choices import (
     backward_choices,
     choices,
@@ -146,35 +145,23 @@ def any_scatter(dice, kind):
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
 
 
-def in_source(geometries):
-    """The sums of each geometry, as the compiler has them."""
-    parts = "\n".join(map(kernels._text, ("numbers", "cells", "geometry")))
-    text = '#include "cuda.h"\n#define DEVICE inline\n'
-    for number, one in enumerate(geometries):
-        names = one.constants()
-        text += "".join(f"#undef {name}\n#define {name} {value}\n" for name, value in names.items())
-        text += (
-            f"namespace g{number} {{\n{parts}\nlong long sums[] = {{{', '.join(SUMS.values())}}};"
-        )
-        text += f'\n}}\nextern "C" void find{number}(long long *to)\n'
-        text += f"{{ memcpy(to, g{number}::sums, sizeof g{number}::sums); }}\n"
-    library = compiled(text)
-    for number in range(len(geometries)):
-        sums = (ctypes.c_longlong * len(SUMS))()
-        library[f"find{number}"](sums)
-        yield list(sums)
+def in_source(one):
+    """The sums of a geometry, as the compiler has them."""
+    text = f'extern "C" {{ long long sums[] = {{{", ".join(SUMS.values())}}}; }}'
+    library = functions(one.constants(), ("config.cuh",), text)
+    return list((ctypes.c_longlong * len(SUMS)).in_dll(library, "sums"))
 
 
 def test_the_sums_are_those_of_the_source():
     dice = random.Random(0)
-    geometries = [any_geometry(dice) for _ in range(80)]
-    for one, found in zip(geometries, in_source(geometries), strict=True):
+    for _ in range(80):
+        one = any_geometry(dice)
         values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
         values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
         values["chunk_words * rows"] = one.chunk_words * one.rows
         values["exchange_bytes(50)"] = one.exchange_bytes(50)
         expected = {name: int(values[name]) for name in SUMS}
-        assert dict(zip(SUMS, found, strict=True)) == expected, one
+        assert dict(zip(SUMS, in_source(one), strict=True)) == expected, one
 
 
 def check(found, kind, batch, chip):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from emulated_network import Network, geometry, kind_of, rows_of, way
 
-from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import choices
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.errors import UnsupportedError
@@ -489,12 +489,12 @@ def test_a_gradient_that_is_not_there_counts_as_zero(cublas, number):
 @pytest.fixture
 def impatient(monkeypatch):
     """Blocks that poll a few times."""
-    text = kernels._text
+    text_of = source.text_of
 
     def changed(name):
-        return text(name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
+        return text_of(name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
 
-    monkeypatch.setattr(kernels, "_text", changed)
+    monkeypatch.setattr(source, "text_of", changed)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import conformance
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.geometry import DTYPES, Kind
-from dnnffi.backends.own.recurrent.kernels import narrow_kernel, source
+from dnnffi.backends.own.recurrent.kernels import layer_kernel, narrow_kernel
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -158,12 +160,16 @@ def test_weights_of_any_size_are_multiplied(cublas, mode, factor, steps):
     assert conformance.deviation(found.y, expected.y) < 3e-3
 
 
+def dtypes_of(kind):
+    """The dtypes of arrays and of factors in the kernel's constants."""
+    header = dict(layer_kernel(geometry(kind)).headers)["kernel_config.cuh"]
+    return re.findall(r"constexpr Dtype (?:DTYPE|FACTORS) = (\w+);", header)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_factors_are_of_the_dtype_of_arrays_unless_they_are_narrow(dtype):
-    text = source(geometry(Kind("lstm", 64, dtype)))
-    assert f"#define DTYPE {DTYPES[dtype]}\n#define FACTORS {DTYPES[dtype]}\n" in text
+    assert dtypes_of(Kind("lstm", 64, dtype)) == [DTYPES[dtype]] * 2
 
 
 def test_narrow_factors_are_of_float16():
-    text = source(geometry(Kind("lstm", 64, "float32", narrow=True)))
-    assert "#define DTYPE 2\n#define FACTORS 0\n" in text
+    assert dtypes_of(Kind("lstm", 64, "float32", narrow=True)) == ["FLOAT32", "FLOAT16"]

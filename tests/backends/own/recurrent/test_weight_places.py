@@ -7,10 +7,12 @@ import pytest
 from emulated_cuda import EmulatedKernel
 from emulated_network import geometry
 
-from dnnffi.backends.own.recurrent import kernels
+from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.geometry import Kind
 
 TEXT = """
+#include "weights.cuh"
+using namespace dnnffi;
 extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed, uint4 *found)
 {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -26,13 +28,12 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
         }
 }
 """
-PARTS = ("numbers", "cells", "geometry", "exchange", "ring", "tiles", "weights")
 
 
 def fragments(kind, made, matrices):
     """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
-    source = kernels._constants(made.constants()) + "\n".join(map(kernels._text, PARTS)) + TEXT
-    kernel = EmulatedKernel(source, "find_weights", cooperative=True)
+    config = {source.CONFIG_HEADER: source.config_header(made.constants())}
+    kernel = EmulatedKernel(*source.with_headers(TEXT, "find_weights", config), cooperative=True)
     shape = made.blocks, made.threads // 32, 32, made.warp_k, made.warp_tiles, 2, 4
     out = np.zeros(int(np.prod(shape)) + 4, "u4")
     out = out[-out.ctypes.data % 16 // 4 :][: int(np.prod(shape))].reshape(shape)

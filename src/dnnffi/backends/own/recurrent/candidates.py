@@ -25,9 +25,10 @@ from dnnffi.backends.own.recurrent.choices import (
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
-from dnnffi.backends.own.recurrent.kernels import SourceAndName, compile_kernel
+from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
+from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
@@ -56,7 +57,7 @@ class _Pair(NamedTuple):
     forward: Geometry
     backward: Geometry | None
 
-    def kernels(self, problem: RNNProblem) -> Iterator[Geometry | SourceAndName]:
+    def kernels(self, problem: RNNProblem) -> Iterator[Geometry | KernelSource]:
         """What the executor launches."""
         yield self.forward
         yield from kernels_beside(problem, self.forward)
@@ -92,13 +93,13 @@ class OwnCandidates:
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
-        kernels: dict[Geometry | SourceAndName, None] = {}
+        kernels: dict[Geometry | KernelSource, None] = {}
         for _, way in self._named(problem):
             kernels |= dict.fromkeys(way.kernels(problem))
         if not kernels:
             return lambda: None
 
-        def compiled(kernel: Geometry | SourceAndName) -> None:
+        def compiled(kernel: Geometry | KernelSource) -> None:
             with self._memory.use(device):
                 if isinstance(kernel, Geometry):
                     compile_kernel(kernel, self._memory)

@@ -24,7 +24,6 @@ from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
 from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
-    SourceAndName,
     begin_kernels,
     bias_kernel,
     dropout_kernels,
@@ -38,6 +37,7 @@ from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
+from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -53,7 +53,7 @@ from dnnffi.spec.weights import weight_layout
 
 _THREADS = 256
 _BIAS_GRADIENTS = Struct("<14q")
-"""The struct ``BiasGradients`` of ``bias.cuh``."""
+"""The struct ``BiasGradients`` of ``bias_gradients.cuh``."""
 
 _NO_TABLES = 0, 0, 0
 
@@ -203,8 +203,8 @@ class OwnNetwork:
         self._all_products.close()
 
 
-def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[SourceAndName]:
-    """The kernels of an `OwnNetwork` that have no geometry."""
+def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[KernelSource]:
+    """Return the kernels of an `OwnNetwork` that have no geometry."""
     spec = problem.spec
     found = []
     if problem.training and spec.bias:

@@ -1,16 +1,20 @@
 """Sizes that divide a recurrent layer among blocks, warps and threads.
 
-The same sums as in ``geometry.cuh``, which says what the names mean. Nothing here queries a device.
+The same sums as in ``config.cuh``, which says what the names mean. Nothing here queries a device.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from dnnffi.backends.own.recurrent.source import Constant
 from dnnffi.spec.checks import ITEM_SIZES
 
-CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
-DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2}
+CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
+DTYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32"}
+CLIPS = "UNCLIPPED", "CLIP_KEEPS_NAN", "CLIP_REPLACES_NAN"
+"""The enumerators of ``basics.cuh``; `CLIPS` by the number that `Kind.clip` is."""
+
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -112,7 +116,7 @@ class Kind(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """The division of one kind of kernel; see ``geometry.cuh``."""
+    """The division of one kind of kernel; see ``config.cuh``."""
 
     kind: Kind
     units: int
@@ -301,19 +305,19 @@ class Geometry(NamedTuple):
         """Groups of one direction."""
         return -(-batch // self.group_rows)
 
-    def constants(self) -> dict[str, int]:
-        """What precedes the source."""
+    def constants(self) -> dict[str, Constant]:
+        """Return the members of ``Config`` for the kernel; ``config.cuh`` explains them."""
         kind = self.kind
         return {
             "HIDDEN": kind.hidden,
             "CELL": CELLS[kind.mode],
             "DTYPE": DTYPES[kind.dtype],
             "FACTORS": DTYPES[kind.factors],
-            "STRICT": int(kind.strict),
-            "CLIP": kind.clip,
-            "TRAINING": int(kind.training),
-            "BACKWARD": int(kind.backward),
-            "PACKED": int(kind.packed),
+            "STRICT": kind.strict,
+            "CLIP": CLIPS[kind.clip],
+            "TRAINING": kind.training,
+            "BACKWARD": kind.backward,
+            "PACKED": kind.packed,
             "UNITS": self.units,
             "ROWS": self.rows,
             "SUBTILES": self.subtiles,
@@ -321,15 +325,15 @@ class Geometry(NamedTuple):
             "K_WARPS": self.k_warps,
             "K_REGISTERS": self.k_registers,
             "K_SHARED": self.k_shared,
-            "STAGED": int(self.staged),
-            "POLL_FIRST": int(self.poll_first),
+            "STAGED": self.staged,
+            "POLL_FIRST": self.poll_first,
             "RING": self.ring,
-            "CLUSTER": int(self.cluster),
-            "SCATTER": int(self.scatter),
+            "CLUSTER": self.cluster,
+            "SCATTER": self.scatter,
             "TEAM": self.team,
             "CHUNKS": self.chunks,
             "PARTS": self.parts,
-            "FAR": int(self.far),
+            "FAR": self.far,
             "LAYERS": kind.layers,
         }
 

@@ -1,20 +1,14 @@
-"""Assemble and compile a kernel: the constants of its geometry, then the source files."""
+"""The kernels of a network: their sources with constants, compiled kernels, and their launches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
+from dnnffi.backends.own.recurrent.source import Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
-from dnnffi.importing import import_lock
 
-_FIRST = "numbers", "cells", "geometry", "exchange", "cluster", "ring", "tasks"
-_BY_TENSOR_CORES = "tiles", "weights", "product", "recurrence"
-_BY_FMA = ("fma",)
 _PIECES = {WORD_BYTES: "uint4", 4: "unsigned int", 2: "unsigned short"}
 
 MAX_ROWS = 128, 960
@@ -24,107 +18,95 @@ and as many as fit into the 4096 bytes that arguments may have."""
 ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
 
-SourceAndName = tuple[str, str]
-"""Of a kernel that has no geometry: what `MemoryWithGraphs.kernel` takes."""
+
+def layer_kernel(geometry: Geometry) -> KernelSource:
+    """Return the kernel of a geometry: all steps of a layer, forward or backward."""
+    name = "backward" if geometry.kind.backward else "forward"
+    policy = "fma.cuh" if geometry.parts else ""
+    return kernel_source(f"{name}.cu", f"recurrent_{name}", geometry.constants(), policy)
 
 
-def source(geometry: Geometry) -> str:
-    """The source of a geometry's kernel, ``recurrent_forward`` or ``recurrent_backward``."""
-    own = _BY_FMA if geometry.parts else _BY_TENSOR_CORES
-    last = "backward" if geometry.kind.backward else "forward"
-    return _constants(geometry.constants()) + "\n".join(map(_text, (*_FIRST, *own, last)))
+def one_step_kernel(constants: dict[str, Constant]) -> KernelSource:
+    """Return the kernel of a layer whose sequences have one step."""
+    return kernel_source("one_step.cu", "one_step", constants)
 
 
-def one_step_kernel(constants: dict[str, int]) -> SourceAndName:
-    """Runs a layer whose sequences have one step."""
-    parts = map(_text, ("numbers", "cells", "tiles", "one_step"))
-    return _constants(constants) + "\n".join(parts), "one_step"
+def bias_kernel(dtype: str) -> KernelSource:
+    """Return the kernel that adds up the sums that the backward kernels of all layers leave."""
+    return kernel_source("bias.cu", "bias_gradients", _of_arrays(dtype))
 
 
-def bias_kernel(dtype: str) -> SourceAndName:
-    """Return what adds up the sums that the backward kernels of all layers leave."""
-    source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "bias")))
-    return source, "bias_gradients"
+def finish_kernel(dtype: str) -> KernelSource:
+    """Return the kernel that ends a backward pass on ragged rows: biases, and the copy of dx."""
+    return kernel_source("finish.cu", "finish_backward", _of_arrays(dtype))
 
 
-def finish_kernel(dtype: str) -> SourceAndName:
-    """Return what ends a backward pass on ragged rows: `bias_kernel`, and the copy of dx."""
-    constants = _row_constants(WORD_BYTES, MAX_ROWS[-1]) | {"DTYPE": DTYPES[dtype]}
-    parts = map(_text, ("numbers", "rows", "bias", "finish"))
-    return _constants(constants) + "\n".join(parts), "finish_backward"
+def narrow_kernel() -> KernelSource:
+    """Return the kernel that converts matrices from float32 to float16."""
+    constants = _of_arrays("float32") | {"FACTORS": DTYPES["float16"]}
+    return kernel_source("narrow.cu", "narrow_rows", constants)
 
 
-def narrow_kernel() -> SourceAndName:
-    """Makes matrices in float32 ones of float16."""
-    dtypes = {"DTYPE": DTYPES["float32"], "FACTORS": DTYPES["float16"]}
-    return _constants(dtypes) + "\n".join(map(_text, ("numbers", "narrow"))), "narrow_rows"
+def row_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
+    """Return the kernels that pack and unpack rows of elements of ``item_bytes`` bytes.
 
-
-def row_kernels(item_bytes: int) -> dict[tuple[str, int], SourceAndName]:
-    """Return what packs and unpacks rows of elements of ``item_bytes`` bytes.
-
-    By name and the bytes of the pieces that it copies.
+    The keys are the name and the bytes of the pieces that are copied.
     """
     return {
-        (name, nbytes): (_rows(nbytes, MAX_ROWS[-1]), name)
+        (name, nbytes): _row_kernel(name, nbytes, MAX_ROWS[-1])
         for nbytes in (WORD_BYTES, item_bytes)
         for name in ("gather_rows", "scatter_rows")
     }
 
 
-def begin_kernels(item_bytes: int) -> dict[tuple[int, int], SourceAndName]:
-    """Return what begins a forward pass on rows of unequal length.
+def begin_kernels(item_bytes: int) -> dict[tuple[int, int], KernelSource]:
+    """Return the kernels that begin a forward pass on rows of unequal length.
 
-    By the most rows of a batch and the bytes of the pieces that it copies.
+    The keys are the most rows of a batch and the bytes of the pieces that are copied.
     """
     return {
-        (max_rows, nbytes): (_rows(nbytes, max_rows), "begin_rows")
+        (max_rows, nbytes): _row_kernel("begin_rows", nbytes, max_rows)
         for nbytes in (WORD_BYTES, item_bytes)
         for max_rows in MAX_ROWS
     }
 
 
-def table_kernel() -> SourceAndName:
-    """Return what stores tables of rows."""
-    return _rows(WORD_BYTES, MAX_ROWS[-1]), "store_entries"
+def table_kernel() -> KernelSource:
+    """Return the kernel that stores tables of rows."""
+    return _row_kernel("store_entries", WORD_BYTES, MAX_ROWS[-1])
 
 
-def _rows(piece_bytes: int, max_rows: int) -> str:
-    return _constants(_row_constants(piece_bytes, max_rows)) + _text("rows")
+def dropout_kernels(dtype: str) -> tuple[KernelSource, KernelSource]:
+    """Return the kernels that begin a forward pass with dropout, and that drop elements."""
+    constants = _of_arrays(dtype)
+    take = kernel_source("dropout.cu", "take_masks", constants)
+    return take, take._replace(name="drop_elements")
 
 
-def _row_constants(piece_bytes: int, max_rows: int) -> dict[str, int | str]:
-    piece = _PIECES[piece_bytes]
-    return {"PIECE": piece, "MAX_ROWS": max_rows, "ROWS_PER_BLOCK": ROWS_PER_BLOCK}
+def _row_kernel(name: str, piece_bytes: int, max_rows: int) -> KernelSource:
+    constants: dict[str, Constant] = {
+        "Piece": _PIECES[piece_bytes],
+        "MAX_ROWS": max_rows,
+        "ROWS_PER_BLOCK": ROWS_PER_BLOCK,
+    }
+    return kernel_source("rows.cu", name, constants)
 
 
-def dropout_kernels(dtype: str) -> tuple[SourceAndName, SourceAndName]:
-    """What a forward begins with, and what drops elements."""
-    source = _constants({"DTYPE": DTYPES[dtype]}) + "\n".join(map(_text, ("numbers", "dropout")))
-    return (source, "take_masks"), (source, "drop_elements")
-
-
-def _constants(values: Mapping[str, int | str]) -> str:
-    lines = [f"#define {name} {value}" for name, value in values.items()]
-    return "\n".join([*lines, "#define DEVICE __device__ __forceinline__", ""])
-
-
-@cache
-def _text(name: str) -> str:
-    with import_lock:  # for importlib.readers, which files() imports
-        return files(__package__).joinpath(f"{name}.cuh").read_text(encoding="utf-8")
+def _of_arrays(dtype: str) -> dict[str, Constant]:
+    """Return the constants of a kernel that depends on the dtype of arrays alone."""
+    return {"DTYPE": DTYPES[dtype], "FACTORS": DTYPES[dtype], "STRICT": False}
 
 
 def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
-    """The kernel of a geometry on the current device; compiled once for all callers.
+    """Return the kernel of a geometry on the current device; it is compiled once for all callers.
 
-    `UnsupportedError` where there is no compiler, or it fails.
+    Raises `UnsupportedError` if there is no compiler, or if it fails.
     """
-    name = "recurrent_backward" if geometry.kind.backward else "recurrent_forward"
-    shared_bytes = geometry.shared_bytes
     try:
         return memory.kernel(
-            source(geometry), name, cooperative=not geometry.cluster, shared_bytes=shared_bytes
+            *layer_kernel(geometry),
+            cooperative=not geometry.cluster,
+            shared_bytes=geometry.shared_bytes,
         )
     except Exception as error:  # CuPy's have no class in common
         raise UnsupportedError(

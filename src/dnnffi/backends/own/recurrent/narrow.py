@@ -1,7 +1,7 @@
 """Conversion of recurrent matrices to float16, for forward passes in float32 that multiply float16.
 
 It precedes the kernel of a layer, together with the search for the largest element of each row of
-h_0: see ``narrow.cuh``.
+h_0: see ``narrow.cu``.
 """
 
 from __future__ import annotations

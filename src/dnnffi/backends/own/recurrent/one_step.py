@@ -1,7 +1,7 @@
 """The executor of networks with a single step, in inference: one kernel for each layer.
 
 With no other step the weights need not stay on the chip, and blocks have nothing to tell each
-other: see ``one_step.cuh``.
+other: see ``one_step.cu``.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import CELLS, DTYPES, WORD_BYTES, Kind
-from dnnffi.backends.own.recurrent.kernels import SourceAndName, one_step_kernel
+from dnnffi.backends.own.recurrent.geometry import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
+from dnnffi.backends.own.recurrent.kernels import one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
+from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -39,7 +40,7 @@ def is_one_step(problem: RNNProblem, sizes: SizeClass) -> bool:
 
 
 class Division(NamedTuple):
-    """How a layer is divided among blocks and warps; see ``one_step.cuh``."""
+    """How a layer is divided among blocks and warps; see ``one_step.cu``."""
 
     kind: Kind
     inputs: int
@@ -65,8 +66,8 @@ class Division(NamedTuple):
         """Of a launch."""
         return -(-self.kind.hidden // (8 * self.octets)) * -(-batch // self.rows) * directions
 
-    def kernel(self) -> SourceAndName:
-        """The source of the kernel, and its name."""
+    def kernel(self) -> KernelSource:
+        """Return the kernel."""
         kind = self.kind
         return one_step_kernel(
             {
@@ -74,8 +75,9 @@ class Division(NamedTuple):
                 "HIDDEN": kind.hidden,
                 "CELL": CELLS[kind.mode],
                 "DTYPE": DTYPES[kind.dtype],
-                "STRICT": int(kind.strict),
-                "CLIP": kind.clip,
+                "FACTORS": DTYPES[kind.dtype],
+                "STRICT": kind.strict,
+                "CLIP": CLIPS[kind.clip],
                 "OCTETS": self.octets,
                 "ROWS": self.rows,
                 "X_WARPS": self.x_warps,
@@ -113,7 +115,7 @@ class OneStep(NamedTuple):
         sizes = map(spec.layer_input_size, range(spec.num_layers))
         return cls(tuple(division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)))
 
-    def kernels(self, problem: RNNProblem) -> Iterator[SourceAndName]:
+    def kernels(self, problem: RNNProblem) -> Iterator[KernelSource]:
         """Yield what the executor launches."""
         for one in self.divisions:
             yield one.kernel()

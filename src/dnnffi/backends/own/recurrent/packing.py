@@ -21,7 +21,7 @@ from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 _THREADS = 256
 _MAX_BLOCKS = 2**16
 _PACKED_COPY = Struct("<10q")
-"""The struct ``PackedCopy`` of ``rows.cuh``."""
+"""The struct ``PackedCopy`` of ``packed_rows.cuh``."""
 
 
 Cleared = tuple[int, int]

@@ -6,6 +6,13 @@
    that give dx and the gradients of the weights read them there. One more turn gives those of the
    initial state. */
 
+#include "cells.cuh"
+#include "product_policy.cuh"
+#include "ring.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
+
 struct BackwardArrays
 {
     Element *gates;
@@ -245,3 +252,5 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             }
         }
 }
+
+} // namespace dnnffi

@@ -1,4 +1,18 @@
+#pragma once
 /* Products of a tile: factors stored in words of 16 bytes become fragments of `mma`. */
+
+#include "ptx_convert.cuh"
+#include "ptx_mma.cuh"
+
+namespace dnnffi {
+
+/* A word of numbers as the factors that `mma` takes. */
+DEVICE uint4 as_factors(uint4 word)
+{
+    if constexpr (FACTORS == FLOAT32 && !STRICT)
+        return make_uint4(to_tf32(word.x), to_tf32(word.y), to_tf32(word.z), to_tf32(word.w));
+    return word;
+}
 
 /* The two fragments of a tile in a step of k. The k of a fragment may come in any order, as long as
    the other factor's come in the same: here each thread holds one word of two rows. */
@@ -11,8 +25,6 @@ DEVICE Fragments fragments(const uint4 &low, const uint4 &high)
 {
     return {make_uint4(low.x, high.x, low.y, high.y), make_uint4(low.z, high.z, low.w, high.w)};
 }
-
-#if STRICT
 
 /* A factor as a sum of two, each of which TF32 holds. The second one is 0 where the first one is not
    finite. */
@@ -27,9 +39,14 @@ struct Halves
     }
 };
 
-/* Without the product of the two low parts, which is less than float32's rounding. */
+/* A STRICT product is the sum of three, without that of the two low parts, which is less than float32's
+   rounding. */
 DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
 {
+    if constexpr (!STRICT) {
+        multiply_tile(sums, factors, first, second);
+        return;
+    }
     const Halves a(factors.x), b(factors.y), c(factors.z), d(factors.w), e(first), f(second);
     const uint4 high = make_uint4(a.high, b.high, c.high, d.high);
     multiply_tile(sums, make_uint4(a.low, b.low, c.low, d.low), e.high, f.high);
@@ -37,11 +54,4 @@ DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 secon
     multiply_tile(sums, high, e.high, f.high);
 }
 
-#else
-
-DEVICE void multiply_add(float *sums, const uint4 &factors, u32 first, u32 second)
-{
-    multiply_tile(sums, factors, first, second);
-}
-
-#endif
+} // namespace dnnffi

@@ -1,3 +1,4 @@
+#pragma once
 /* Exchange of results among the blocks of a group, in words that are their own
    flags: no counter, no fence, no zeroing between launches.
 
@@ -33,6 +34,10 @@
    the blocks of one place in all teams. They have slots and tags of their own, and each is as above: a
    block sends its part of e + 1 after it has read all of e that it is sent, with a barrier between. */
 
+#include "dtype.cuh"
+
+namespace dnnffi {
+
 /* Words are of float32 where FACTORS are; a SHARE is always. */
 template <bool SHARE> constexpr bool FLOATS = FACTORS == FLOAT32 || SHARE;
 template <bool SHARE = false> constexpr u32 TAG = FLOATS<SHARE> ? 1u : 0x10000u;
@@ -48,7 +53,7 @@ struct Tags
 
     template <bool SHARE = false> DEVICE u32 of(int exchange) const
     {
-        if (LAYERS > 1) return TAG<SHARE>;
+        if (Config::LAYERS > 1) return TAG<SHARE>;
         const u32 turned = 1u ^ ((exchange >> 1) & 1);
         return ((exchange & 1 ? found[1] : found[0]) ^ turned) ? TAG<SHARE> : 0u;
     }
@@ -89,23 +94,4 @@ template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
     return make_uint4(nan, nan, nan, nan | tag);
 }
 
-#ifdef __CUDACC__
-
-DEVICE uint4 load_word(const uint4 *at)
-{
-    uint4 word;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                 : "l"(at)
-                 : "memory");
-    return word;
-}
-
-DEVICE void store_word(uint4 *at, uint4 word)
-{
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x),
-                 "r"(word.y), "r"(word.z), "r"(word.w)
-                 : "memory");
-}
-
-#endif
+} // namespace dnnffi

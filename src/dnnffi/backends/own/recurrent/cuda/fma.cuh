@@ -1,3 +1,4 @@
+#pragma once
 /* Products of a block without tensor cores. Tensor cores compute eight rows at once, which is wasted on
    few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
    the group is a CLUSTER, with their recurrent weights as float32 in registers.
@@ -11,8 +12,16 @@
    part of exchange e + 1 after its own products of e, so that what arrives of all threads tells that
    all have read e. */
 
+#include "cluster.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
+
+/* PARTS, of a kernel that has them: an editor opens this file with the constants of another one. */
+constexpr int UNIT_THREADS = FMA ? PARTS : 1;
+
 /* The number of words of 4 that a thread multiplies, and their place. */
-constexpr int STAGED_FOURS = STAGED_FLOATS / 4, FOURS = (STAGED_FOURS + PARTS - 1) / PARTS;
+constexpr int STAGED_FOURS = STAGED_FLOATS / 4, FOURS = (STAGED_FOURS + UNIT_THREADS - 1) / UNIT_THREADS;
 constexpr int SUMMED = BACKWARD ? 1 : GATES; /* sums of a unit */
 
 /* Moved by one access. */
@@ -65,14 +74,14 @@ struct Weights
 
     DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *, int warp, int lane)
     {
-        const int thread = warp * 32 + lane, unit = thread / PARTS, part = thread % PARTS;
+        const int thread = warp * 32 + lane, unit = thread / UNIT_THREADS, part = thread % UNIT_THREADS;
         float *room = (float *)(memory + WEIGHTS_AT / 16);
 #pragma unroll
         for (int sum = 0; sum < SUMMED; sum++) {
             if constexpr (THROUGH_SHARED) read_rows(matrices, room, sum);
 #pragma unroll
             for (int i = 0; i < FOURS; i++) {
-                const int at = (i * PARTS + part) * 4;
+                const int at = (i * UNIT_THREADS + part) * 4;
                 if constexpr (THROUGH_SHARED) {
                     for (int e = 0; e < 4; e++) {
                         const bool there = unit < UNITS && at + e < HIDDEN;
@@ -117,11 +126,11 @@ struct Sums
 
     DEVICE void add(const Weights &weights, const float4 *staged)
     {
-        const int part = threadIdx.x % PARTS;
+        const int part = threadIdx.x % UNIT_THREADS;
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            const int at = i * PARTS + part;
-            if (STAGED_FOURS % PARTS != 0 && at >= STAGED_FOURS) continue;
+            const int at = i * UNIT_THREADS + part;
+            if (STAGED_FOURS % UNIT_THREADS != 0 && at >= STAGED_FOURS) continue;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 const float4 four = staged[row * STAGED_FOURS + at];
@@ -153,7 +162,7 @@ struct Sums
             }
         int rows = ROWS;
 #pragma unroll
-        for (int distance = PARTS / 2; distance > 0; distance /= 2) {
+        for (int distance = UNIT_THREADS / 2; distance > 0; distance /= 2) {
             const bool upper = threadIdx.x & distance;
             const int half = rows / 2;
             if (rows > 1) {
@@ -273,3 +282,5 @@ struct Group
     template <class Meanwhile> DEVICE void receive(uint4 *, int, int, Meanwhile) const {}
     DEVICE float received(const uint4 *, const Task &, int, int, int) const { return 0; }
 };
+
+} // namespace dnnffi

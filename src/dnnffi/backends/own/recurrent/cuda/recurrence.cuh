@@ -1,5 +1,12 @@
+#pragma once
 /* Functions of a step with which the blocks of a group work together in both kernels: send, gather,
    multiply, exchange shares. */
+
+#include "cluster.cuh"
+#include "product.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
 
 /* A word of what is multiplied, from what a task has written into a stream of the ring. A NARROW kernel
    multiplies it by a `scale`. */
@@ -307,3 +314,5 @@ struct Group
         }
     }
 };
+
+} // namespace dnnffi

@@ -1,32 +1,57 @@
-/* Division of a step among blocks, warps and threads. `geometry.py` decides, with the same
-   sums; its constants precede this file:
+#pragma once
+/* Division of a step among blocks, warps and threads: the constants of a `Config`, which Python chooses
+   (`geometry.py`), and those that follow from them, with the same sums as there. */
 
-   HIDDEN, CELL, DTYPE, CLIP, TRAINING, BACKWARD, PACKED: the problem.
-   UNITS: hidden units of a block, a multiple of 8.
-   ROWS: of a sub-tile, a multiple of 8; SUBTILES of them belong to a group of blocks, which works
-       on them in turn, so that one is exchanged while the other is computed.
-   TILE_WARPS, K_WARPS: the warps of a block share the tiles of its gates and the sum over k.
-   K_REGISTERS, K_SHARED: how many of a warp's steps of k have their weights in registers, and in
-       shared memory; those of the rest are read from L2 in every step.
-   STAGED: whether the warps that multiply the same words gather them into shared memory together, or
-       each into registers.
-   CLUSTER: whether the blocks of a group are a cluster, which exchanges in shared memory. Elsewhere a
-       second barrier ends a step, so that no thread polls while others compute cells; a cluster has
-       none, and its partial sums alternate between two places.
-   SCATTER: whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks
-       exchange their words among them first, and send shares to the blocks of their own place in all
-       teams. In a team of one block the words stay in it.
-   POLL_FIRST: whether words are requested before the step's inputs are read.
-   RING: steps whose inputs are in flight.
-   LAYERS: of a network of one direction, which run at once, each a step behind the one that it reads:
-       a group then has BLOCKS blocks of each. 1: a launch has one layer.
-   PARTS: of a kernel without tensor cores, FMA, whose groups are one block or a CLUSTER: so many
-       threads share the sums of a unit. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores.
-   CHUNKS: of the k of a step, where all threads gather: the words of one are multiplied while those
-       of the next are in flight. 1: all words are multiplied when the last has come.
-   FAR: whether L2 has no room for the weights that are read from there in every step. */
+#include "cells.cuh"
+#include "dtype.cuh"
+#include "kernel_config.cuh"
 
+namespace dnnffi {
+
+/* The problem. */
+constexpr int HIDDEN = Config::HIDDEN;        /* units of a layer */
+constexpr bool TRAINING = Config::TRAINING;   /* whether the forward pass stores what the backward needs */
+constexpr bool BACKWARD = Config::BACKWARD;
+constexpr bool PACKED = Config::PACKED;       /* whether rows have unequal lengths */
+/* Layers of a network of one direction, which run at once, each a step behind the one that it reads: a
+   group then has BLOCKS blocks of each. 1: a launch has one layer. */
+constexpr int LAYERS = Config::LAYERS;
+
+/* Hidden units of a block, a multiple of 8. */
+constexpr int UNITS = Config::UNITS;
+/* Rows of a sub-tile, a multiple of 8; SUBTILES of them belong to a group of blocks, which works on them
+   in turn, so that one is exchanged while the other is computed. */
+constexpr int ROWS = Config::ROWS, SUBTILES = Config::SUBTILES;
+/* The warps of a block share the tiles of its gates and the sum over k. */
+constexpr int TILE_WARPS = Config::TILE_WARPS, K_WARPS = Config::K_WARPS;
+/* How many of a warp's steps of k have their weights in registers, and in shared memory; those of the
+   rest are read from L2 in every step. */
+constexpr int K_REGISTERS = Config::K_REGISTERS, K_SHARED = Config::K_SHARED;
+/* Whether the warps that multiply the same words gather them into shared memory together, or each into
+   registers. */
+constexpr bool STAGED = Config::STAGED;
+/* Whether words are requested before the step's inputs are read. */
+constexpr bool POLL_FIRST = Config::POLL_FIRST;
+/* Steps whose inputs are in flight. */
+constexpr int RING = Config::RING;
+/* Whether the blocks of a group are a cluster, which exchanges in shared memory. Elsewhere a second
+   barrier ends a step, so that no thread polls while others compute cells; a cluster has none, and its
+   partial sums alternate between two places. */
+constexpr bool CLUSTER = Config::CLUSTER;
+/* Whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks exchange
+   their words among them first, and send shares to the blocks of their own place in all teams. In a team
+   of one block the words stay in it. */
+constexpr bool SCATTER = Config::SCATTER;
+constexpr int TEAM = Config::TEAM;
+/* Of the k of a step, where all threads gather: the words of one chunk are multiplied while those of the
+   next are in flight. 1: all words are multiplied when the last has come. */
+constexpr int CHUNKS = Config::CHUNKS;
+/* Of a kernel without tensor cores, FMA, whose groups are one block or a CLUSTER: so many threads share
+   the sums of a unit. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores. */
+constexpr int PARTS = Config::PARTS;
 constexpr bool FMA = PARTS > 0;
+/* Whether L2 has no room for the weights that are read from there in every step. */
+constexpr bool FAR = Config::FAR;
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
 constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
@@ -160,18 +185,12 @@ static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(!NARROW || !BACKWARD && !FMA && LAYERS == 1 && CELL != RELU, "bounded states");
 static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
-#if CLUSTER
-#define CLUSTER_BLOCKS __cluster_dims__(BLOCKS * LAYERS, 1, 1)
-#else
-#define CLUSTER_BLOCKS
-#endif
-
 /* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
    short that this is a part of it; others do not gain. */
 DEVICE int held(int value)
 {
-#if CLUSTER
-    asm volatile("" : "+r"(value));
-#endif
+    if constexpr (CLUSTER) asm volatile("" : "+r"(value));
     return value;
 }
+
+} // namespace dnnffi

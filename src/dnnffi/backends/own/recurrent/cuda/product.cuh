@@ -1,5 +1,13 @@
+#pragma once
 /* The recurrent product of a step: gates x rows, summed over what was exchanged:
    each warp takes the words of its part of k as they arrive. */
+
+#include "exchange.cuh"
+#include "ptx_barrier.cuh"
+#include "ptx_l2.cuh"
+#include "weights.cuh"
+
+namespace dnnffi {
 
 constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */
 
@@ -400,3 +408,5 @@ struct Partials
         return ((float4 *)at)[(((k * (TILES / 2) + octet) * COLUMNS + j) * 2 + e) * 32 + lane];
     }
 };
+
+} // namespace dnnffi

@@ -1,6 +1,11 @@
+#pragma once
 /* Sum the gradients of the biases of all layers. The backward kernels leave sums over some rows, `parts`
    for each direction; here they are added up, always in the same order, so that every run gives the same
    bits. One kernel is for all cells and sizes. */
+
+#include "ptx_convert.cuh"
+
+namespace dnnffi {
 
 struct BiasGradients
 {
@@ -45,8 +50,4 @@ struct BiasGradients
     }
 };
 
-/* Grid: `blocks()`. */
-extern "C" __global__ void bias_gradients(const __grid_constant__ BiasGradients biases)
-{
-    biases.add_up(blockIdx.x);
-}
+} // namespace dnnffi

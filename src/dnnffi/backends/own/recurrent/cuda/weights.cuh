@@ -1,8 +1,16 @@
+#pragma once
 /* The recurrent weights, read once from the flat buffer, as cuDNN lays it out: a matrix
    [HIDDEN, HIDDEN] per gate, one after the other. They become fragments of `mma`, which stay in
    registers, in shared memory, or, for what does not fit, in device memory in the order in which a
    warp reads them. A forward multiplies by rows of the matrices, a backward by their columns.
    Those of a NARROW kernel are in an array of our own, in the same order, with padded rows. */
+
+#include "config.cuh"
+#include "ptx_async_copy.cuh"
+#include "ptx_l2.cuh"
+#include "tiles.cuh"
+
+namespace dnnffi {
 
 constexpr int MATRIX_ROW = NARROW ? PADDED : HIDDEN; /* elements from one row to the next */
 
@@ -141,38 +149,6 @@ struct Passage
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
-#ifdef __CUDACC__
-
-/* What L2 does with lines that are read: keeps a fifth of them as long as it can, or none; it replaces the
-   others first. If it had to keep all of more than it has room for, none would be there when it is read
-   again. Layers with H from 2816 to 4096 were slower with smaller and with larger parts. */
-using Policy = unsigned long long;
-
-DEVICE Policy keep_a_fifth()
-{
-    Policy policy;
-    asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, 0.2;" : "=l"(policy));
-    return policy;
-}
-
-DEVICE Policy keep_none()
-{
-    Policy policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-DEVICE uint4 load_by(Policy policy, const uint4 *at)
-{
-    uint4 word;
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                 : "l"(at), "l"(policy));
-    return word;
-}
-
-#endif
-
 struct Weights
 {
     Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
@@ -253,3 +229,5 @@ struct Weights
         return {at[0], at[32]};
     }
 };
+
+} // namespace dnnffi

@@ -1,9 +1,12 @@
-/* Packed rows: sequences of unequal length, sorted by decreasing length and stored step by step
-   without padding. A row is one sequence of the batch at one step, and consists of `pieces` pieces of
-   type PIECE. The tables say where packed rows are stored (see `rows.py`):
-     step_offsets [steps + 1], lengths [batch], caller_rows [batch]
-   Padded arrays are [steps, batch, pieces] or [batch, steps, pieces]; `step_stride` and `row_stride`
-   are theirs, in rows. Packed arrays are [positions, pieces]. A warp copies one row of one step. */
+/* Kernels that pack rows of unequal length and unpack them; see packed_rows.cuh. */
+
+#include "kernel_config.cuh"
+#include "packed_rows.cuh"
+
+namespace dnnffi {
+
+using Piece = Config::Piece;
+constexpr int MAX_ROWS = Config::MAX_ROWS, ROWS_PER_BLOCK = Config::ROWS_PER_BLOCK;
 
 /* Clears what groups of the recurrence exchange, before its kernel starts. */
 static DEVICE void clear_words(uint4 *cleared, long long count)
@@ -22,11 +25,11 @@ struct Lengths
 };
 
 /* Fills a row of one step with zeros, by the threads of a warp. */
-template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, long long bytes)
+template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, long long bytes)
 {
-    const Piece zero = {};
-    for (long long piece = threadIdx.x % 32; piece < bytes / (long long)sizeof(Piece); piece += 32)
-        ((Piece *)row)[piece] = zero;
+    const Wide zero = {};
+    for (long long piece = threadIdx.x % 32; piece < bytes / (long long)sizeof(Wide); piece += 32)
+        ((Wide *)row)[piece] = zero;
 }
 
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
@@ -39,7 +42,7 @@ template <class Piece> static DEVICE void fill_with_zeros(unsigned char *row, lo
    each. Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no
    rows. */
 extern "C" __global__ void begin_rows(
-    const PIECE *padded, PIECE *packed, int *step_offsets, int *lengths, int *caller_rows,
+    const Piece *padded, Piece *packed, int *step_offsets, int *lengths, int *caller_rows,
     uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
     long long parts, long long step_stride, long long row_stride, long long pieces,
     unsigned char *y, long long y_row_bytes,
@@ -86,8 +89,8 @@ extern "C" __global__ void begin_rows(
     for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
         const long long place = step * step_stride + sorted_rows[row] * row_stride;
         if (row < count) {
-            const PIECE *from = padded + place * pieces;
-            PIECE *to = packed + (offset + row) * pieces;
+            const Piece *from = padded + place * pieces;
+            Piece *to = packed + (offset + row) * pieces;
             for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
                 to[piece] = from[piece];
         } else { /* y need not be aligned as x is: the widest type that fits */
@@ -115,7 +118,7 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
 
 /* Packs a padded array by tables that are stored. */
 extern "C" __global__ void gather_rows(
-    const PIECE *padded, PIECE *packed, const int *step_offsets, const int *caller_rows,
+    const Piece *padded, Piece *packed, const int *step_offsets, const int *caller_rows,
     long long steps, long long batch, long long step_stride, long long row_stride, long long pieces)
 {
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
@@ -124,41 +127,15 @@ extern "C" __global__ void gather_rows(
         const long long step = i / batch, row = i % batch;
         const long long position = step_offsets[step] + row;
         if (position >= step_offsets[step + 1]) continue;
-        const PIECE *from = padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
-        PIECE *to = packed + position * pieces;
+        const Piece *from = padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
+        Piece *to = packed + position * pieces;
         for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
     }
 }
 
-/* The inverse copy; past the end of a row it writes zeros. */
-struct PackedCopy
-{
-    const void *packed; /* [positions, row_bytes] */
-    void *padded;       /* [steps, batch, row_bytes] or [batch, steps, row_bytes] */
-    const int *step_offsets, *lengths, *caller_rows;
-    long long steps, batch; /* of the padded array */
-    long long step_stride, row_stride;
-    long long row_bytes;
-
-    /* The part of a block of some; the pieces of a row are of type Piece. */
-    template <class Piece> DEVICE void unpack(long long block, long long blocks) const
-    {
-        const long long warps = blocks * blockDim.x / 32, pieces = row_bytes / sizeof(Piece);
-        for (long long i = (block * blockDim.x + threadIdx.x) / 32; i < steps * batch; i += warps) {
-            const long long step = i / batch, row = i % batch;
-            Piece *to =
-                (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
-            const bool is_stored = step < lengths[row];
-            const Piece *from =
-                (const Piece *)packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
-            const Piece zero = {};
-            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
-                to[piece] = is_stored ? from[piece] : zero;
-        }
-    }
-};
-
 extern "C" __global__ void scatter_rows(const __grid_constant__ PackedCopy copy)
 {
-    copy.unpack<PIECE>(blockIdx.x, gridDim.x);
+    copy.unpack<Piece>(blockIdx.x, gridDim.x);
 }
+
+} // namespace dnnffi

@@ -1,10 +1,16 @@
+#pragma once
 /* One step of a cell, and its derivative, with floats as inputs and outputs: used by
    the forward and the backward kernel, and compiled for the host by tests.
 
    `input` are the products of x with the input bias, `product` those of the state before the step
    with the recurrent bias; gates in PyTorch's order: i f g o, r z n. */
 
-enum { LSTM, GRU, TANH, RELU };
+#include "ptx_convert.cuh"
+
+namespace dnnffi {
+
+constexpr CellMode CELL = Config::CELL;
+constexpr Clip CLIP = Config::CLIP;
 
 constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
 
@@ -23,8 +29,8 @@ struct Cell
 DEVICE float clipped(float c, float low, float high, bool &changed)
 {
     changed = false;
-    if (!CLIP) return c;
-    const bool below = CLIP == 2 ? !(c >= low) : c < low; /* 2: NaN becomes the lower bound */
+    if (CLIP == UNCLIPPED) return c;
+    const bool below = CLIP == CLIP_REPLACES_NAN ? !(c >= low) : c < low;
     changed = below || c > high;
     return below ? low : c > high ? high : c;
 }
@@ -92,3 +98,5 @@ DEVICE CellGradients step_backward(
     }
     return d;
 }
+
+} // namespace dnnffi

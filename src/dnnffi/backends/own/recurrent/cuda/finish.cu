@@ -1,6 +1,11 @@
 /* The end of a backward pass on ragged rows: sum the gradients of the biases, and copy dx to the caller's
    padded array. Neither reads what the other writes; one launch for both costs the host less than two. */
 
+#include "bias_gradients.cuh"
+#include "packed_rows.cuh"
+
+namespace dnnffi {
+
 struct BackwardEnd
 {
     BiasGradients biases;
@@ -22,3 +27,5 @@ extern "C" __global__ void finish_backward(const __grid_constant__ BackwardEnd e
     if (alignment % sizeof(uint4) == 0) dx.unpack<uint4>(block, blocks);
     else dx.unpack<Element>(block, blocks);
 }
+
+} // namespace dnnffi

@@ -4,7 +4,9 @@
 
    Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 
-typedef unsigned long long u64;
+#include "ptx_convert.cuh"
+
+namespace dnnffi {
 
 struct Random
 {
@@ -75,3 +77,5 @@ extern "C" __global__ void drop_elements(
         }
     }
 }
+
+} // namespace dnnffi

@@ -11,6 +11,13 @@
    A NARROW kernel has the recurrent matrices in float16: `scales` are what their rows were divided by,
    and `state_scales` the same of the rows of h_0, null without one. */
 
+#include "cells.cuh"
+#include "product_policy.cuh"
+#include "ring.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
+
 struct ForwardArrays
 {
     Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
@@ -292,3 +299,5 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             }
         }
 }
+
+} // namespace dnnffi

@@ -2,10 +2,17 @@
    keep on the chip or to exchange: one launch multiplies x and h_0 by both matrices and computes the
    cells. A block has UNITS hidden units of ROWS rows of one direction. Its warps share the sum over k: the
    first X_WARPS have that of x, the others that of h_0, each every so many steps of k. They add up in
-   shared memory.
+   shared memory. */
 
-   INPUTS, HIDDEN: of the layer. OCTETS: of the units of a block. ROWS: a multiple of 8. X_WARPS, H_WARPS:
-   of a block. */
+#include "cells.cuh"
+#include "tiles.cuh"
+
+namespace dnnffi {
+
+constexpr int INPUTS = Config::INPUTS, HIDDEN = Config::HIDDEN; /* of the layer */
+constexpr int OCTETS = Config::OCTETS;                           /* of the units of a block */
+constexpr int ROWS = Config::ROWS;                               /* a multiple of 8 */
+constexpr int X_WARPS = Config::X_WARPS, H_WARPS = Config::H_WARPS; /* of a block */
 
 constexpr int UNITS = 8 * OCTETS, UNIT_BLOCKS = (HIDDEN + UNITS - 1) / UNITS;
 constexpr int HALVES = OCTETS * GATES; /* half tiles: 8 units of a gate */
@@ -189,3 +196,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) one_step(
         if (CELL == LSTM && c_n) c_n[at] = rounded(after.c);
     }
 }
+
+} // namespace dnnffi

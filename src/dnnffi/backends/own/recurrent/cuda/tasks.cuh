@@ -1,4 +1,9 @@
+#pragma once
 /* The cells that a thread computes in a step, and their positions in the ring. */
+
+#include "config.cuh"
+
+namespace dnnffi {
 
 /* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
 struct Task
@@ -49,3 +54,5 @@ DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 {
     return ((Element *)(slot + (stream * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
 }
+
+} // namespace dnnffi

@@ -1,3 +1,4 @@
+#pragma once
 /* Transfer of a step's inputs and results through a ring in shared memory: what a
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
    is waited for. A slot of the ring has a stream of words for each array.
@@ -5,6 +6,12 @@
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
    before they are requested, except where teams exchange shares, which gained nothing. */
+
+#include "config.cuh"
+#include "ptx_async_copy.cuh"
+#include "ptx_l2.cuh"
+
+namespace dnnffi {
 
 constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
@@ -37,17 +44,28 @@ struct Places
 };
 
 /* An array as a stream sees it: elements of a position, and whether words of it can be moved as
-   such. `later`: what a step writes is what the next one finds there. `padded`: the caller's array of
-   rows that are PACKED elsewhere; kernels of dense rows do not have it, since it changed their code. */
-struct Array
+   such. `later`: what a step writes is what the next one finds there. */
+template <bool IS_PACKED> struct ArrayOf
 {
     Element *first;
     int width;
     bool whole, later;
-#if PACKED
-    bool padded;
-#endif
+    /* The caller's array of rows that are PACKED elsewhere: its steps lie at a constant distance, and need
+       no table. Kernels of dense rows do not store this, since it changed their code. */
+    static constexpr bool padded = false;
+    DEVICE void set_padded(bool) {}
 };
+
+template <> struct ArrayOf<true>
+{
+    Element *first;
+    int width;
+    bool whole, later;
+    bool padded;
+    DEVICE void set_padded(bool value) { padded = value; }
+};
+
+using Array = ArrayOf<PACKED>;
 
 DEVICE Array no_array() { return {nullptr, 0, true, false}; }
 
@@ -62,62 +80,42 @@ DEVICE Array users_array(const Element *first, int directions, bool padded = fal
 {
     const bool aligned = HIDDEN == PADDED && ((unsigned long long)first & 15) == 0;
     Array array{const_cast<Element *>(first), directions * HIDDEN, aligned, false};
-#if PACKED
-    array.padded = padded;
-#endif
+    array.set_padded(padded);
     return array;
 }
 
-#ifdef __CUDACC__
-
-/* A word that arrives while the thread continues. */
-DEVICE void copy_word(uint4 *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
-                     (u32)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-
-/* So many threads of a block meet, each of several groups of them at a barrier of its own. */
-template <int COUNT> DEVICE void meet_threads(int group)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(COUNT) : "memory");
-}
-
-DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-/* Makes L2 fetch what lies there. */
-DEVICE void fetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
-
-template <int PENDING> DEVICE void wait_for_copies()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-#endif
-
 /* The words of an array that one place of the ring has in turn. Where they lie is found out once: a
    step has no time for that. */
-struct Way
+template <bool IS_PACKED> struct WayFields
 {
-    Element *first; /* in step 0; PACKED: in position 0, if not `padded` */
-    int advance;    /* elements, from one step or position to the next */
+    Element *first; /* in step 0 */
+    int advance;    /* elements, from one step to the next */
     int steps;      /* that there are: 0 for no array, no row, or no unit */
     bool whole;
     int later;
+    static constexpr bool padded = false; /* as that of an array */
+    DEVICE void set_padded(bool) {}
+};
 
-#if PACKED
-    bool padded; /* its steps lie at a constant distance, and need no table */
+template <> struct WayFields<true>
+{
+    Element *first; /* in position 0; if it is padded, in step 0 */
+    int advance;    /* elements, from one position or step to the next */
+    int steps;
+    bool whole;
+    int later;
+    bool padded;
+    DEVICE void set_padded(bool value) { padded = value; }
+};
 
+struct Way : WayFields<PACKED>
+{
     DEVICE Element *at(const Places &places, int step) const
     {
+        if (!PACKED) return first + (long long)step * advance;
         const int number = places.reverse ? steps - 1 - step : step + later;
         return first + (long long)(padded ? number : places.offsets[number]) * advance;
     }
-#else
-    DEVICE Element *at(const Places &, int step) const { return first + (long long)step * advance; }
-#endif
 
     DEVICE void ask(const Places &places, int step) const
     {
@@ -147,21 +145,21 @@ struct Way
 
 DEVICE Way way_of(const Array &array, const Places &places, int unit, int row)
 {
-    Way way{nullptr, 0, 0, array.whole, array.later};
+    Way way{{nullptr, 0, 0, array.whole, array.later}};
     if (!array.first || unit >= PADDED) return way;
     way.steps = places.length(row) - array.later;
     way.advance = array.width;
     long long position = row;
-#if PACKED
-    way.padded = array.padded;
-    if (array.padded) {
-        way.advance *= places.step_stride;
-        position = (long long)places.users_row(row) * places.row_stride;
+    if constexpr (PACKED) {
+        way.set_padded(array.padded);
+        if (array.padded) {
+            way.advance *= places.step_stride;
+            position = (long long)places.users_row(row) * places.row_stride;
+        }
+    } else {
+        way.advance *= places.reverse ? -places.step_stride : places.step_stride;
+        position = places.of(array.later, row);
     }
-#else
-    way.advance *= places.reverse ? -places.step_stride : places.step_stride;
-    position = places.of(array.later, row);
-#endif
     way.first = array.first + position * array.width + unit;
     return way;
 }
@@ -257,3 +255,5 @@ template <class Arrays> struct Ring
         return rank * UNITS + (thread + r * RING_THREADS) / ROWS % ARRAY_WORDS * WORD;
     }
 };
+
+} // namespace dnnffi

@@ -1,3 +1,4 @@
+#pragma once
 /* Exchange of results among the blocks of a group that is a CLUSTER. They
    write them into each other's shared memory, which is nearer than L2 (compute capability 9.0).
 
@@ -22,69 +23,11 @@
    before all words that are sent to it have arrived: it waits for each exchange. Only a block that
    is `late` may; what is then sent to it ends the launch with an error. */
 
-#ifdef __CUDACC__
+#include "config.cuh"
+#include "exchange.cuh"
+#include "ptx_barrier.cuh"
 
-DEVICE u32 shared_address(const void *at) { return (u32)__cvta_generic_to_shared(at); }
-
-/* The same place of another block. */
-DEVICE u32 in_block(u32 address, int rank)
-{
-    u32 there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
-
-DEVICE void store_in_block(u32 at, uint4 word, u32 barrier)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
-                 "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
-                 "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w), "r"(barrier)
-                 : "memory");
-}
-
-DEVICE void store_float_in_block(u32 at, float value, u32 barrier)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(at),
-                 "f"(value), "r"(barrier)
-                 : "memory");
-}
-
-DEVICE void begin_barrier(u32 barrier)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-
-/* The only arrival of a phase, which says what the phase counts. */
-DEVICE void expect_bytes(u32 barrier, int bytes)
-{
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::
-                     "r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-/* Acquires for the block alone: all that comes with a phase is in its own shared memory. To acquire
-   for the cluster would empty L1, from which arrays of odd sizes are read. */
-DEVICE bool phase_ended(u32 barrier, u32 parity)
-{
-    u32 ended;
-    asm volatile("{ .reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 "
-                 "ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"
-                 : "=r"(ended)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return ended;
-}
-
-/* All threads of a cluster meet; they see each other's barriers. */
-DEVICE void meet_cluster()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;\n\t"
-                 "barrier.cluster.arrive.release.aligned;\n\t"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-#endif
+namespace dnnffi {
 
 /* The barriers of the two exchanges that a block stages. */
 struct Arrivals
@@ -131,3 +74,5 @@ struct Arrivals
         if (threadIdx.x == 0) expect_bytes(of(phase), bytes(phase + 2));
     }
 };
+
+} // namespace dnnffi

@@ -10,6 +10,10 @@
    except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0 each row's factor is found
    as well. */
 
+#include "ptx_convert.cuh"
+
+namespace dnnffi {
+
 /* Of a factor beyond these, the reciprocal over STATE_SCALE, or times it, is not a normal number. */
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
@@ -44,3 +48,5 @@ extern "C" __global__ void narrow_rows(
     for (long long column = lane; column < padded; column += 32)
         to[column] = column < hidden ? (Factor)two_of_float16(from[column] * factor, 0) : 0;
 }
+
+} // namespace dnnffi

@@ -1,0 +1,13 @@
+/* The kernel that sums the gradients of the biases of all layers. */
+
+#include "bias_gradients.cuh"
+
+namespace dnnffi {
+
+/* Grid: `blocks()`. */
+extern "C" __global__ void bias_gradients(const __grid_constant__ BiasGradients biases)
+{
+    biases.add_up(blockIdx.x);
+}
+
+} // namespace dnnffi

@@ -1,0 +1,31 @@
+#pragma once
+/* Storage of numbers, by dtype. DTYPE is that of arrays: float16, bfloat16, or float32 with products in
+   TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a NARROW kernel
+   float16, where arrays are float32 (narrow.cu). */
+
+#include "basics.cuh"
+#include "kernel_config.cuh"
+
+namespace dnnffi {
+
+constexpr Dtype DTYPE = Config::DTYPE;
+constexpr Dtype FACTORS = Config::FACTORS;
+constexpr bool STRICT = Config::STRICT;
+
+/* The type in which a number is stored: those of 16 bits as their bits. */
+template <Dtype> struct Storage { using Type = unsigned short; };
+template <> struct Storage<FLOAT32> { using Type = float; };
+
+using Element = Storage<DTYPE>::Type;
+using Factor = Storage<FACTORS>::Type;
+
+constexpr bool NARROW = sizeof(Factor) < sizeof(Element);
+/* Of the states that a NARROW kernel multiplies, which are at most 1: the smallest that float16 holds with
+   all of its bits is then 2^-29. */
+constexpr float STATE_SCALE = 32768;
+
+/* A word is 16 bytes: what one access of a thread moves at once. */
+constexpr int WORD = 16 / (int)sizeof(Element);  /* elements of an array */
+constexpr int K_WORD = 16 / (int)sizeof(Factor); /* factors, which follow each other in k */
+
+} // namespace dnnffi

@@ -1,0 +1,49 @@
+#pragma once
+/* An example of the constants of a kernel: the forward pass of an LSTM in float16 with 1024 units, for a
+   batch of 64 rows. `source.py` makes a file of this name for each kernel; README.md explains the example. */
+
+#include "basics.cuh"
+
+namespace dnnffi {
+
+struct Config
+{
+    static constexpr int HIDDEN = 1024;
+    static constexpr CellMode CELL = LSTM;
+    static constexpr Dtype DTYPE = FLOAT16;
+    static constexpr Dtype FACTORS = FLOAT16;
+    static constexpr bool STRICT = false;
+    static constexpr Clip CLIP = UNCLIPPED;
+    static constexpr bool TRAINING = true;
+    static constexpr bool BACKWARD = false;
+    static constexpr bool PACKED = false;
+    static constexpr int UNITS = 32;
+    static constexpr int ROWS = 16;
+    static constexpr int SUBTILES = 1;
+    static constexpr int TILE_WARPS = 4;
+    static constexpr int K_WARPS = 2;
+    static constexpr int K_REGISTERS = 8;
+    static constexpr int K_SHARED = 8;
+    static constexpr bool STAGED = true;
+    static constexpr bool POLL_FIRST = true;
+    static constexpr int RING = 4;
+    static constexpr bool CLUSTER = false;
+    static constexpr bool SCATTER = false;
+    static constexpr int TEAM = 1;
+    static constexpr int CHUNKS = 1;
+    static constexpr int PARTS = 0;
+    static constexpr bool FAR = false;
+    static constexpr int LAYERS = 1;
+    /* Those of kernels of a single step, and of kernels that copy rows. */
+    static constexpr int INPUTS = 1024;
+    static constexpr int OCTETS = 1;
+    static constexpr int X_WARPS = 4;
+    static constexpr int H_WARPS = 4;
+    using Piece = uint4;
+    static constexpr int MAX_ROWS = 960;
+    static constexpr int ROWS_PER_BLOCK = 32;
+};
+
+} // namespace dnnffi
+
+#define CLUSTER_BLOCKS

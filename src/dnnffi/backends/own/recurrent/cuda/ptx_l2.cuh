@@ -1,0 +1,58 @@
+#pragma once
+/* Accesses of device memory for which L2 matters: of words that other blocks read or write, of words that
+   are read again in every step, and requests that L2 fetch what will be read. */
+
+#include "basics.cuh"
+
+namespace dnnffi {
+
+/* A word that another block may write at the same time. */
+DEVICE uint4 load_word(const uint4 *at)
+{
+    uint4 word;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                 : "l"(at)
+                 : "memory");
+    return word;
+}
+
+DEVICE void store_word(uint4 *at, uint4 word)
+{
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x),
+                 "r"(word.y), "r"(word.z), "r"(word.w)
+                 : "memory");
+}
+
+/* Makes L2 fetch what lies there. */
+DEVICE void fetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+/* What L2 does with lines that are read: keeps a fifth of them as long as it can, or none; it replaces the
+   others first. If it had to keep all of more than it has room for, none would be there when it is read
+   again. Layers with H from 2816 to 4096 were slower with smaller and with larger parts. */
+using Policy = unsigned long long;
+
+DEVICE Policy keep_a_fifth()
+{
+    Policy policy;
+    asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, 0.2;" : "=l"(policy));
+    return policy;
+}
+
+DEVICE Policy keep_none()
+{
+    Policy policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+DEVICE uint4 load_by(Policy policy, const uint4 *at)
+{
+    uint4 word;
+    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+                 : "l"(at), "l"(policy));
+    return word;
+}
+
+} // namespace dnnffi

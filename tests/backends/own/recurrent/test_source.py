@@ -1,0 +1,106 @@
+"""Tests of a kernel's source: the headers that it includes, and the constants of its `Config`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import needs
+import pytest
+
+from dnnffi.backends.own.recurrent import source
+from dnnffi.backends.own.recurrent.choices import forward_choices
+from dnnffi.backends.own.recurrent.geometry import Chip, Kind
+from dnnffi.backends.own.recurrent.kernels import (
+    bias_kernel,
+    dropout_kernels,
+    layer_kernel,
+    table_kernel,
+)
+from dnnffi.backends.own.recurrent.one_step import Division
+from dnnffi.cli.sources import code
+from dnnffi.errors import LibraryNotFoundError
+from dnnffi.runtime.kernels import OPTIONS
+from dnnffi.runtime.nvrtc.compiler import load_compiler
+
+FOLDER = Path(source.__file__).parent / "cuda"
+FILES = sorted(path.name for path in FOLDER.iterdir())
+HEADERS = [name for name in FILES if name.endswith(".cuh")]
+H100 = Chip(132, 232_448, clusters=True)
+
+
+def example():
+    """The forward kernel for an LSTM in float16 with 1024 units, and a batch of 64 rows."""
+    kind = Kind("lstm", 1024, "float16", training=True)
+    return forward_choices(kind, 64, 1, H100)[0]
+
+
+def constants_of(kernel):
+    return dict(kernel.headers)[source.CONFIG_HEADER]
+
+
+def test_the_example_has_the_constants_of_all_kernels():
+    """Those of a layer, and those that only the kernels of single steps and of rows have."""
+    text = constants_of(layer_kernel(example()))
+    have = set(re.findall(r"(\w+) =", text))
+    others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel()
+    more = [
+        line
+        for one in others
+        for line in re.findall(r"    .*;\n", constants_of(one))
+        if re.search(r"(\w+) =", line)[1] not in have
+    ]
+    expected = text.replace("};\n", f"{''.join(more)}}};\n", 1)
+    assert code((FOLDER / source.CONFIG_HEADER).read_text("utf-8"), ".cuh") == code(
+        expected, ".cuh"
+    )
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_in_the_namespace_and_has_no_conditions_of_the_preprocessor(name):
+    text = (FOLDER / name).read_text("utf-8")
+    assert text.startswith("#pragma once\n") == name.endswith(".cuh")
+    assert "/*" in text.partition("#include")[0], "does not say what it contains"
+    if name != source.POLICY_HEADER:
+        assert text.count("\nnamespace dnnffi {\n") == text.count("\n} // namespace dnnffi\n") == 1
+    assert not re.search(r"^ *#(if|ifdef|ifndef|else|elif|undef)\b", text, re.MULTILINE)
+    assert set(re.findall(r"^#include (.*)$", text, re.MULTILINE)) <= {f'"{one}"' for one in FILES}
+
+
+def test_there_are_few_macros():
+    defined = "".join((FOLDER / name).read_text("utf-8") for name in FILES)
+    assert len(re.findall(r"^ *#define\b", defined, re.MULTILINE)) < 10
+
+
+def test_a_source_has_the_headers_that_it_includes_and_no_others():
+    def names(kernel):
+        return [name for name, _ in kernel.headers]
+
+    expected = ["basics.cuh", "dtype.cuh", "kernel_config.cuh", "ptx_convert.cuh"]
+    assert names(dropout_kernels("float16")[0]) == expected
+    assert names(bias_kernel("float16")) == sorted([*expected, "bias_gradients.cuh"])
+    assert set(HEADERS) - set(names(layer_kernel(example()))) == {
+        *("bias_gradients.cuh", "packed_rows.cuh", "fma.cuh")
+    }
+
+
+def test_a_header_is_read_from_the_folder_unless_it_is_made():
+    made = source.with_headers('#include "tiles.cuh"\n', "f", {"tiles.cuh": "int x;\n"})
+    assert made == ('#include "tiles.cuh"\n', "f", (("tiles.cuh", "int x;\n"),))
+    with pytest.raises(FileNotFoundError):
+        source.with_headers('#include "no_such.cuh"\n', "f", {})
+
+
+@pytest.fixture(scope="module")
+def nvrtc(pytestconfig):
+    try:
+        return load_compiler()
+    except LibraryNotFoundError as error:
+        needs.missing(pytestconfig, "libnvrtc", error)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_includes_what_it_uses(nvrtc, name):
+    """With the example's constants, as in an editor."""
+    text, _, headers = source.with_headers(f'#include "{name}"\n', "", {})
+    nvrtc.compile(text, "editor.cu", nvrtc.target((9, 0)), OPTIONS, headers)

@@ -1,0 +1,24 @@
+#pragma once
+/* Accesses of words that other blocks read or write, on the host. */
+
+#include "basics.cuh"
+
+namespace dnnffi {
+
+DEVICE uint4 load_word(const uint4 *at)
+{
+    uint4 word;
+    device_load(&word, at);
+    return word;
+}
+
+DEVICE void store_word(uint4 *at, uint4 word) { device_store(at, &word); }
+
+DEVICE void fetch(const void *) {}
+
+using Policy = int;
+DEVICE Policy keep_a_fifth() { return 0; }
+DEVICE Policy keep_none() { return 0; }
+DEVICE uint4 load_by(Policy, const uint4 *at) { return *at; }
+
+} // namespace dnnffi
