@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.cublas.product import Matrix, RowsProducts, _Descriptors, _Layouts
+from dnnffi.backends.own.recurrent import small_products
 from dnnffi.backends.own.recurrent.buffer_layout import bound
 from dnnffi.backends.own.recurrent.executor import OwnNetwork
 from dnnffi.device.interface import Launch, StreamAt
@@ -42,8 +43,16 @@ class Shared(Network):
         self.executor.close()
 
 
+@pytest.fixture(params=["small products", "cuBLASLt"])
+def products(request, monkeypatch):
+    """What multiplies outside of the recurrent kernels."""
+    if request.param == "cuBLASLt":
+        monkeypatch.setattr(small_products, "MAX_MACS", 0)
+    return request.param
+
+
 @pytest.fixture(params=[False, True], ids=["full", "ragged"])
-def network(request, cublas):
+def network(request, cublas, products):
     """One that was made for five rows of four steps."""
     problem = problem_of(4, 5, request.param)
     geometries = [geometry(kind_of(problem, backward)) for backward in (False, True)]
@@ -71,8 +80,39 @@ def test_any_sizes_give_the_references_results(network, steps, batch, is_exact):
         assert conformance.deviation(one, right) < 2e-3
 
 
+class WithNewSizes(Network):
+    """A network whose problem is bound as one of sizes that come once."""
+
+    def made(self, *arguments):
+        super().made(*arguments).close()
+        return self.network.bind(self.problem, self.launch)
+
+
+@pytest.mark.parametrize("layout", ["dense", "lengths"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("hidden", [10, 16])
+@pytest.mark.parametrize("mode", conformance.MODES)
+def test_small_products_are_right_for_any_network(cublas, mode, hidden, dtype, layout):
+    fields = {"input_size": 3, "hidden_size": hidden, "num_layers": 2, "bidirectional": True}
+    spec, rng = RNNSpec(mode=mode, dtype=dtype, **fields), np.random.default_rng(0)
+    problem = conformance.problem_of(spec, layout, 5, 4, rng, training=True)
+    case = conformance.Case(problem, True, 0)
+    arrays = conformance.arrays_of(case)
+    geometries = [geometry(kind_of(problem, backward)) for backward in (False, True)]
+    with WithNewSizes(cublas, problem, *geometries) as network:
+        assert network.executor._buffers.small_products is not None
+        found = network.results(arrays, accumulate=arrays.weights)
+    expected = conformance.expected(case, arrays)
+    weights = [one.astype(np.float64) for one in arrays.weights]
+    sums = [one + own for one, own in zip(expected.dweights, weights, strict=True)]
+    for one, right in [(found.y, expected.y), (found.dx, expected.dx)]:
+        assert conformance.deviation(one, right) < 5e-3
+    for one, right in zip(found.dweights, sums, strict=True):
+        assert conformance.deviation(one, right) < 5e-3
+
+
 def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
-    network, monkeypatch
+    network, products, monkeypatch
 ):
     asked = []
     choose = _Descriptors.choose
@@ -89,8 +129,9 @@ def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
             lengths = [steps - row % 2 for row in range(batch)] if network.is_ragged else None
             problem = RNNProblem.dense(SPEC, steps, batch, lengths=lengths, training=True)
             bind(problem, network.launch)
-    products = sum(1 + len(one._training) for one in network.network.products.values())
-    assert len(asked) <= 8 * products  # of up to 320 positions
+    of_network = sum(1 + len(one._training) for one in network.network.products.values())
+    most = 0 if products == "small products" else 8 * of_network  # of up to 320 positions
+    assert len(asked) <= most
 
 
 def test_kernels_for_full_rows_are_not_for_ragged_ones_nor_the_other_way_round(network):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dnnffi.backends.own.recurrent import products, small_products
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES
 from dnnffi.backends.own.recurrent.kernels import LayerLaunches
 from dnnffi.backends.own.recurrent.layout import Buffer, LayerArrays
@@ -96,11 +97,14 @@ class Room(NamedTuple):
 class BufferLayout:
     """Offsets, in bytes, of all parts of the buffers of a batch, and the launches of its groups.
 
-    ``products`` have algorithms for up to ``max_positions`` positions. Raises `UnsupportedError`
-    if the groups do not fit on the device.
+    ``products`` have algorithms for up to ``max_positions`` positions; there are none if the
+    products are ``small_products``, which need no memory. Raises `UnsupportedError` if the groups
+    do not fit on the device.
     """
 
-    def __init__(self, network: OwnNetwork, bounds: Bounds, max_positions: int) -> None:
+    def __init__(
+        self, network: OwnNetwork, bounds: Bounds, max_positions: int, *, is_small: bool
+    ) -> None:
         # The network, which keeps this, is not kept here: a cycle would outlive it.
         spec = network.spec
         sizes = bounds.batch, spec.num_directions, bounds.max_steps
@@ -108,12 +112,18 @@ class BufferLayout:
         self.backward_launches: LayerLaunches | None = None
         if network.backward_kernel is not None:
             self.backward_launches = network.backward_kernel.bind(*sizes)
-        self.products = {
-            inputs: products.bind(max_positions) for inputs, products in network.products.items()
-        }
+        self.small_products: small_products.BoundProducts | None = None
+        self.products: dict[int, products.BoundProducts] = {}
+        if is_small:
+            assert network.small_products is not None
+            self.small_products = network.small_products.bind(max_positions)
+        else:
+            for inputs, unbound in network.products.items():
+                self.products[inputs] = unbound.bind(max_positions)
         self._output_bytes = bounds.max_positions * network.output_bytes
         self._input_bytes = bounds.max_positions * network.input_bytes if bounds.copies else 0
-        self._product_bytes = max(one.workspace_bytes for one in self.products.values())
+        of_all = self.products.values()
+        self._product_bytes = max((one.workspace_bytes for one in of_all), default=0)
         workspace, reserve = Buffer(), Buffer()
         workspace.add(self._product_bytes)  # at its beginning
         self._lay_out_forward(network, bounds, workspace, reserve)
@@ -188,7 +198,7 @@ class BufferLayout:
         self, network: OwnNetwork, bounds: Bounds, launches: LayerLaunches, reserve: Buffer
     ) -> int:
         """Lay out the workspaces of both backwards; return the bytes of the larger one."""
-        products, layers = self.products.values(), launches.kernel.layers
+        of_all, layers = self.products.values(), launches.kernel.layers
         workspace = Buffer()
         workspace.add(self._product_bytes)
         # The kernel that begins a forward pass on ragged rows clears this for the backward pass.
@@ -204,10 +214,10 @@ class BufferLayout:
         # layer is the caller's.
         between_bytes = self._output_bytes if network.spec.num_layers > layers else 0
         self.dy, self.padded = workspace.add_all(
-            between_bytes, max(one.padded_bytes for one in products)
+            between_bytes, max((one.padded_bytes for one in of_all), default=0)
         )
         beside = Buffer()
-        beside_bytes = max(one.dw_hh_workspace_bytes for one in products)
+        beside_bytes = max((one.dw_hh_workspace_bytes for one in of_all), default=0)
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
         # Packed dx may be copied while the products of the weights run: it is after their parts.
         workspace.nbytes = max(workspace.nbytes, beside.nbytes)

@@ -30,6 +30,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     finish_kernel,
     narrow_kernel,
     row_kernels,
+    small_products_kernel,
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.layout import layer_weights
@@ -37,6 +38,7 @@ from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
+from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
 from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -160,6 +162,10 @@ class OwnNetwork:
             inputs: Products(self._all_products, kind, inputs)
             for inputs in dict.fromkeys(self.layer_inputs)
         }
+        self.small_products: NetworkProducts | None = None
+        if can_be_small(kind, self.layer_inputs):
+            kernel = memory.kernel(*small_products_kernel(spec.dtype, is_strict=kind.strict))
+            self.small_products = NetworkProducts(kernel, kind, self.layer_inputs, self.directions)
         self._buffers: dict[Bounds, BufferLayout] = {}
 
     def check(self, problem: RNNProblem) -> None:
@@ -188,12 +194,14 @@ class OwnNetwork:
         Unless ``is_exact`` it is shared by all sizes up to the same `Bounds`, and kept.
         """
         if is_exact:
-            return BufferLayout(self, Bounds.exactly(layout), layout.positions)
+            return BufferLayout(self, Bounds.exactly(layout), layout.positions, is_small=False)
         bounds = Bounds.above(layout)
         found = self._buffers.get(bounds)
         if found is None:
             max_positions = 1 << (layout.positions - 1).bit_length()
-            made = BufferLayout(self, bounds, max_positions)
+            small = self.small_products
+            is_small = small is not None and small.are_small(bounds.max_positions)
+            made = BufferLayout(self, bounds, max_positions, is_small=is_small)
             found = self._buffers.setdefault(bounds, made)
             keep_newest(self._buffers, MAX_LAYOUTS)
         return found
@@ -219,6 +227,10 @@ def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[KernelSource]
         found += begin_kernels(item_bytes).values()
     if problem.drops:
         found += dropout_kernels(spec.dtype)
+    kind = forward.kind
+    layer_inputs = [spec.layer_input_size(layer) for layer in range(spec.num_layers)]
+    if can_be_small(kind, layer_inputs):
+        found.append(small_products_kernel(spec.dtype, is_strict=kind.strict))
     return found
 
 
@@ -352,11 +364,17 @@ class OwnRNNExecutor(AddressExecutor):
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
     ) -> None:
         """Enqueue the products of x that fill the gates of a layer."""
-        weights, products = self._weights[layer], self._products[self._network.layer_inputs[layer]]
+        weights, small = self._weights[layer], self._buffers.small_products
+        where: list[tuple[int, int, int]] = []
         for direction in range(self._directions):
             w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
-            to = gates + direction * self._gate_bytes
-            products.of_x(launch, self._positions, x, w_ih, to, at.workspace)
+            where.append((x, w_ih, gates + direction * self._gate_bytes))
+        if small is not None:
+            small.of_x[layer].run(launch, self._positions, where)
+            return
+        products = self._products[self._network.layer_inputs[layer]]
+        for one in where:
+            products.of_x(launch, self._positions, *one, at.workspace)
 
     def _prepare_h(self, launch: Launch, layer: int, at: ForwardAddresses) -> None:
         """Enqueue what the recurrence of a layer in float16 reads besides the gates."""
@@ -418,14 +436,19 @@ class OwnRNNExecutor(AddressExecutor):
             dx = at.workspace + buffers.dy
             if layer == 0:
                 dx = at.workspace + buffers.packed_dx if self._copies else at.dx
-            products = self._products[network.layer_inputs[layer]]
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
-                of_gates = gates + direction * self._gate_bytes
-                where = of_gates, w_ih, dx, at.workspace + buffers.padded
-                products.dx(
-                    *(launch, self._memory, self._positions, where, at.workspace),
-                    accumulate=direction > 0,
+                where = gates + direction * self._gate_bytes, w_ih, dx
+                accumulate = direction > 0
+                if buffers.small_products is not None:
+                    of_layer = buffers.small_products.dx[layer]
+                    of_layer.run(launch, self._positions, [where], accumulate=accumulate)
+                    continue
+                self._products[network.layer_inputs[layer]].dx(
+                    *(launch, self._memory, self._positions),
+                    (*where, at.workspace + buffers.padded),
+                    *(at.workspace,),
+                    accumulate=accumulate,
                 )
             if self._dropout is not None and layer > 0:
                 of_rows = tables[0], tables[2]
@@ -484,8 +507,40 @@ class OwnRNNExecutor(AddressExecutor):
                 products = buffers.products[network.layer_inputs[layer]]
                 products.dw_hh(launch, positions, where, workspace, accumulate=accumulate)
 
-        works = [of_x, of_h] if of_biases is None else [of_x, of_h, of_biases]
+        def by_small_products(launch: Launch) -> None:
+            self._run_dweights(launch, at, xs, accumulate=accumulate)
+
+        works: list[Callable[[Launch], None]] = [of_x, of_h]
+        if buffers.small_products is not None:
+            works = [by_small_products]
+        if of_biases is not None:
+            works.append(of_biases)
         self._memory.at_once(launch, works)
+
+    def _run_dweights(
+        self, launch: Launch, at: BackwardWeightsAddresses, xs: list[int], *, accumulate: bool
+    ) -> None:
+        """Enqueue the small products for the gradients of all matrices.
+
+        ``xs`` has the address of the input of each layer.
+        """
+        network, buffers, small = self._network, self._buffers, self._buffers.small_products
+        assert small is not None
+        where: list[tuple[int, int, int]] = []
+        for layer, direction, w_ih, w_hh in network.matrices:
+            arrays = buffers.arrays[layer]
+            gates = at.reserve + arrays.gates + direction * self._gate_bytes
+            h_before = at.reserve + arrays.h_before + direction * self._state_bytes
+            dw_hh = at.dweights + w_hh
+            where += (gates, xs[layer], at.dweights + w_ih), (gates, h_before, dw_hh)
+            if small.n_gate is not None:
+                of_gates, of_dw_hh = small.n_gate
+                where.append((gates + of_gates, h_before, dw_hh + of_dw_hh))
+        first = 0
+        for of_matrices in small.dweights:
+            end = first + of_matrices.count
+            of_matrices.run(launch, self._positions, where[first:end], accumulate=accumulate)
+            first = end
 
     def _bias_gradients(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool

@@ -47,6 +47,12 @@ def narrow_kernel() -> KernelSource:
     return kernel_source("narrow.cu", "narrow_rows", constants)
 
 
+def small_products_kernel(dtype: str, *, is_strict: bool) -> KernelSource:
+    """Return the kernel of several matrix products; ``is_strict``: float32 without TF32."""
+    constants = _of_arrays(dtype) | {"STRICT": is_strict}
+    return kernel_source("small_products.cu", "small_products", constants)
+
+
 def row_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
     """Return the kernels that pack and unpack rows of elements of ``item_bytes`` bytes.
 
