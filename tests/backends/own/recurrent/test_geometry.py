@@ -1,4 +1,4 @@
-"""Tests of divisions: the same sums as in the kernels' source, and what is offered fits."""
+"""Tests of divisions: what the kernels' source asserts of them holds, and what is offered fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import random
 
 import pytest
-from emulated_cuda import functions
+from emulated_cuda import EmulatorError, functions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,30 +45,15 @@ KINDS = [
 ]
 KINDS += [kind._replace(narrow=True) for kind in KINDS if kind.can_be_narrow]
 
-# By name: what Python says, and the expression of C++.
+# What both compute, by name: the property of Python, and the expression of C++.
 SUMS = {
-    "padded": "PADDED",
-    "exchanged": "(LAYERS > 1 ? 2 : 1) * (BACKWARD ? GATES : 1) * WORDS",
-    "octet_gates": "OCTET_GATES",
     "word": "K_WORD",
     "array_word": "WORD",
     "gates": "GATES",
     "saved": "SAVED",
     "plain": "PLAIN",
-    "blocks": "BLOCKS",
-    "teams": "TEAMS",
     "group_rows": "ROWS * SUBTILES",
-    "threads": "THREADS",
-    "tiles": "TILES",
-    "warp_tiles": "WARP_TILES",
-    "chunk_k": "CHUNK_K",
     "warp_k": "WARP_K",
-    "k_streamed": "FMA ? 0 : K_STREAMED",
-    "cells": "CELLS",
-    "streams": "STREAMS",
-    "chunk_words * rows": "CHUNK_WORDS",
-    "chunk_loads": "CHUNK_LOADS",
-    "base_shared_bytes": "WEIGHTS_AT",
     "shared_bytes": (
         "WEIGHTS_AT + (FMA ? BACKWARD || HIDDEN % 4 == 0 ? 0 : UNITS * STAGED_ROW * 4"
         ": K_SHARED * WARPS * WARP_TILES * 1024)"
@@ -79,8 +64,6 @@ SUMS = {
         ": SUBTILES * (LAYERS > 1 ? (50 + LAYERS) * LAYERS : 2LL) * SLOT_WORDS * 16"
     ),
     "group_blocks": "BLOCKS * LAYERS",
-    "k_words": "EXCHANGED",
-    "share_words": "FMA ? 0 : SHARE_WORDS",
     "bias_parts": "FMA ? ROWS : SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
@@ -146,19 +129,42 @@ def any_scatter(dice, kind):
 
 
 def in_source(one):
-    """The sums of a geometry, as the compiler has them."""
+    """`SUMS` of a geometry, as the compiler has them."""
     text = f'extern "C" {{ long long sums[] = {{{", ".join(SUMS.values())}}}; }}'
     library = functions(one.constants(), ("config.cuh",), text)
     return list((ctypes.c_longlong * len(SUMS)).in_dll(library, "sums"))
 
 
-def test_the_sums_are_those_of_the_source():
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("WARP_TILES", -1), ("WARP_TILES", 1), ("CHUNK_K", -1), ("EXCHANGED", 1)),
+        *(("THREADS", 32), ("BLOCKS", -1), ("BLOCKS", 1), ("TILES", 1), ("STREAMS", -1)),
+        *(("RING_AT", -16), ("STAGED_AT", -16), ("STAGED_BYTES", -16), ("WEIGHTS_AT", -16)),
+        *(("PARTIAL_FLOATS", -1), ("SLOT_WORDS", -1), ("RING_WORDS", -1), ("PADDED", 8)),
+        *(("K_STREAMED", 1), ("OCTET_GATES", 1), ("SHARE_WORDS", -1), ("CHUNK_LOADS", -1)),
+    ],
+)
+def test_a_wrong_division_does_not_compile(name, change):
+    constants = divided().constants()
+    assert functions(constants, ("config.cuh",), "")
+    constants[name] += change
+    with pytest.raises(EmulatorError, match="static assertion failed"):
+        functions(constants, ("config.cuh",), "")
+
+
+def divided():
+    """A division without room in shared memory that is not used."""
+    return forward_choices(Kind("lstm", 1024, "float16", training=True), 64, 1, H200)[0]
+
+
+def test_a_division_has_what_the_source_asserts():
+    """Its assertions are about all that it gets from Python; what both compute is compared."""
     dice = random.Random(0)
     for _ in range(80):
         one = any_geometry(dice)
         values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
         values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
-        values["chunk_words * rows"] = one.chunk_words * one.rows
         values["exchange_bytes(50)"] = one.exchange_bytes(50)
         expected = {name: int(values[name]) for name in SUMS}
         assert dict(zip(SUMS, in_source(one), strict=True)) == expected, one
