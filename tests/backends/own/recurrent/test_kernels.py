@@ -17,6 +17,7 @@ from emulated_network import Network, geometry, kind_of, rows_of, way
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import choices
 from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.params import ForwardParams
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -467,7 +468,7 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
             run = compiled.kernel
 
             def noted(blocks, threads, arguments, bias=bias, run=run, **where):
-                passed[bias] = arguments[12]
+                passed[bias] = arguments.bias_sums
                 run(blocks, threads, arguments, **where)
 
             compiled.kernel = noted
@@ -523,11 +524,11 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
     with setup.network(cublas, problem, room=8) as network:
         kernel = network.network.forward_kernel
         kernel.kernel = lambda grid, threads, arguments, **_: launches.append(
-            (grid, threads, arguments[-4:])
+            (grid, threads, arguments)
         )
-        kernel.bind(17, 2, 2).run(network.launch, (), (-1.0, 1.0))
-    rest = (128,), 3, (-1.0, 1.0)
-    assert launches == [((6,), rest[0], (rest[1], first, *rest[2])) for first in (0, 2, 4)]
+        params = ForwardParams(*range(len(ForwardParams._fields)))._replace(first_group=0)
+        kernel.bind(17, 2, 2).run(network.launch, params)
+    assert launches == [((6,), (128,), params._replace(first_group=first)) for first in (0, 2, 4)]
 
 
 def test_a_device_without_room_for_a_group_is_refused(cublas):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.source import Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
@@ -182,14 +183,14 @@ class LayerLaunches(NamedTuple):
     exchange_bytes: int
     streamed_bytes: int
 
-    def run(self, launch: Launch, arguments: tuple[int, ...], clip: tuple[float, float]) -> None:
-        """Enqueue all groups."""
+    def run(self, launch: Launch, params: ForwardParams | BackwardParams) -> None:
+        """Enqueue all groups; ``params`` are for the first launch."""
         kernel = self.kernel
         for blocks, first in self.launches:
             kernel.kernel(
                 blocks,
                 kernel.threads,
-                (*arguments, self.groups, first, *clip),
+                params._replace(first_group=first) if first else params,
                 stream=launch.stream,
                 shared_mem=kernel.shared_bytes,
             )
