@@ -108,7 +108,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll 1
     for (int turn = 0; turn <= last; turn++) {
         const int step = last - 1 - turn;
-        if (FAR && turn == last - SCATTER) weights.let_go();
+        if (FAR && turn == last - SCATTER) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(turn, sub);
@@ -158,12 +158,12 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            const auto meet = [&] {
+            const auto sync = [&] {
                 wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
                 __syncthreads();
                 group.confirm(turn - 1);
             };
-            if (!FMA) meet();
+            if (!FMA) sync();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
@@ -229,7 +229,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
             }
-            if (FMA) meet();
+            if (FMA) sync();
             if (CLUSTER || FMA) pass_on();
             else __syncthreads();
             if constexpr (SCATTER && TEAM == 1)

@@ -210,7 +210,7 @@ static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one
 
 /* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
    short that this is a part of it; others do not gain. */
-DEVICE int held(int value)
+DEVICE int retained(int value)
 {
     if constexpr (CLUSTER) asm volatile("" : "+r"(value));
     return value;

@@ -197,7 +197,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {
-        if (FAR && step == last - 1) weights.let_go();
+        if (FAR && step == last - 1) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(step, sub);
@@ -246,13 +246,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            const auto meet = [&] {
+            const auto sync = [&] {
                 /* The next step's inputs are here; the barrier shows them to all threads. */
                 wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
                 __syncthreads();
                 if (step < last) group.confirm(step);
             };
-            if (!FMA) meet();
+            if (!FMA) sync();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
@@ -304,7 +304,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                 }
             }
-            if (FMA) meet();
+            if (FMA) sync();
             if (CLUSTER || FMA) pass_on();
             else __syncthreads();
         }
