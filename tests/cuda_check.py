@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent import choices, kernels
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.runtime.kernels import OPTIONS
@@ -65,8 +65,8 @@ def resources(log: str) -> dict[str, Resources]:
     return found
 
 
-def _pairs() -> Iterator[tuple[str, Geometry]]:
-    """Yield a name and a geometry for each kind of division and dtype, forward and backward."""
+def _pairs() -> Iterator[tuple[str, KernelConfig]]:
+    """Yield a name and a config for each kind of division and dtype, forward and backward."""
     inference = {"training": False}
     for phase in ("forward", "backward"):
         training = {"training": True, "backward": phase == "backward"}
@@ -102,14 +102,16 @@ def _pairs() -> Iterator[tuple[str, Geometry]]:
     yield "lstm float16 512 inference", choices.forward_choices(kind, 64, 1, H100)[0]
 
 
-def geometries() -> dict[str, Geometry]:
+def configurations() -> dict[str, KernelConfig]:
     """Return the representative configurations of the kernels of all steps, by name."""
     return dict(_pairs())
 
 
 def programs() -> dict[str, tuple[KernelSource, bool]]:
     """Return all sources by name, each with whether it needs clusters (sm_90)."""
-    found = {name: (kernels.layer_kernel(one), one.cluster) for name, one in geometries().items()}
+    found = {
+        name: (kernels.layer_kernel(one), one.cluster) for name, one in configurations().items()
+    }
     for mode, dtype, hidden, batch in (
         ("lstm", "float16", 256, 8),
         ("gru", "float32", 130, 33),

@@ -54,7 +54,7 @@ def test_every_kernel_file_is_compiled():
 def test_every_kind_of_division_is_compiled():
     found = {
         (name, value)
-        for one in cuda_check.geometries().values()
+        for one in cuda_check.configurations().values()
         for name, value in (one.kind._asdict() | one._asdict()).items()
     }
     flags = ("backward", "packed", "strict", "narrow", "training", "staged", "cluster", "scatter")

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, geometry, kind_of, rows_of, way
+from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import choices
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.params import ForwardParams
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
@@ -27,7 +27,7 @@ ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3, "strict": 2e-6}
 
 
 class Setup(NamedTuple):
-    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `geometry`.
+    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `kernel_config`.
 
     With several ``layers`` they have all of a network's at once.
     """
@@ -78,10 +78,10 @@ class Setup(NamedTuple):
         """The problem on these kernels."""
         if self.layers > 1:
             how["room"] = 100  # for all groups
-        forward = geometry(kind_of(problem, False, self.layers, self.narrow), **self.forward)
+        forward = kernel_config(kind_of(problem, False, self.layers, self.narrow), **self.forward)
         backward = None
         if self.backward is not None:
-            backward = geometry(kind_of(problem, True, self.layers), **self.backward)
+            backward = kernel_config(kind_of(problem, True, self.layers), **self.backward)
         return Network(cublas, problem, forward, backward, **how)
 
 
@@ -268,7 +268,7 @@ SETUPS = (
 
 
 def differs(one):
-    """What a kernel of a geometry does that others do not."""
+    """What a kernel of a configuration does that others do not."""
     kind = one.kind
     columns, warps = one.rows // 8, one.tile_warps * one.k_warps
     octet_gates = kind.octet_gates
@@ -292,7 +292,7 @@ def differs(one):
     yield "pads a chunk", chunks and one.k_warps * one.warp_k * 4 > one.k_words
     yield "has groups of one block", one.blocks == 1
     yield "has a last block that is not full", kind.padded % one.units > 0
-    yield from zip(Geometry._fields[8:], one[8:], strict=True)
+    yield from zip(KernelConfig._fields[8:], one[8:], strict=True)
 
 
 def test_the_setups_have_all_that_kernels_do_differently():
@@ -300,10 +300,10 @@ def test_the_setups_have_all_that_kernels_do_differently():
     for setup in SETUPS:
         kind = Kind(setup.mode, setup.hidden, setup.dtype, setup.backward is not None)
         kind = kind._replace(layers=setup.layers, narrow=setup.narrow)
-        found.update(differs(geometry(kind, **setup.forward)))
+        found.update(differs(kernel_config(kind, **setup.forward)))
         if setup.backward is not None:
             kind = kind._replace(backward=True, narrow=False)
-            found.update(differs(geometry(kind, **setup.backward)))
+            found.update(differs(kernel_config(kind, **setup.backward)))
     names = {name for name, _ in found} - {"ring"}
     assert [name for name in names if len({value for one, value in found if one == name}) < 2] == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import forward_choices
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind
+from dnnffi.backends.own.recurrent.config import Chip, Kind
 from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas.product import RowsProducts
 from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
+from dnnffi.backends.own.recurrent.config import KernelConfig
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
-from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     begin_kernels,
@@ -87,9 +87,9 @@ class OwnNetwork:
     """A network on our own kernels, on one device, ready for any sizes.
 
     ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
-    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` are the
-    geometries of the kernels, the latter None for inference. Raises `UnsupportedError` if a kernel
-    cannot be compiled or does not fit on the device, and `CublasError`.
+    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` configure the
+    kernels, the latter None for inference. Raises `UnsupportedError` if a kernel cannot be compiled
+    or does not fit on the device, and `CublasError`.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class OwnNetwork:
         memory: MemoryWithGraphs,
         library: Any,
         algorithm: str,
-        forward: Geometry,
-        backward: Geometry | None,
+        forward: KernelConfig,
+        backward: KernelConfig | None,
     ) -> None:
         self.device, self.memory, self.algorithm = device, memory, algorithm
         self.kind = kind = forward.kind
@@ -204,8 +204,8 @@ class OwnNetwork:
         self._all_products.close()
 
 
-def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[KernelSource]:
-    """Return the kernels of an `OwnNetwork` that have no geometry."""
+def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSource]:
+    """Return the kernels of an `OwnNetwork` that have no `KernelConfig`."""
     spec = problem.spec
     found = []
     if problem.training and spec.bias:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
 from dnnffi.backends.own.recurrent.params import NarrowParams

@@ -7,7 +7,7 @@ from struct import Struct
 
 import numpy as np
 
-from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
+from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ROWS,
     ROWS_PER_BLOCK,

@@ -1,6 +1,6 @@
 #pragma once
 /* Division of a step among blocks, warps and threads: the constants of a `Config`, which Python chooses
-   (`geometry.py`), and those that follow from them. What Python needs too is computed there alone; the
+   (`config.py`), and those that follow from them. What Python needs too is computed there alone; the
    assertions at the end say what has to hold. */
 
 #include "cells.cuh"

@@ -21,17 +21,17 @@ from dnnffi.backends.own.recurrent.choices import (
     whole_rows,
     wide,
 )
-from dnnffi.backends.own.recurrent.divisions import divisions, placed
-from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
-from dnnffi.backends.own.recurrent.geometry import (
+from dnnffi.backends.own.recurrent.config import (
     DTYPES,
     GATES,
     MOST_WARPS,
     Chip,
-    Geometry,
+    KernelConfig,
     Kind,
     of_whole_rows,
 )
+from dnnffi.backends.own.recurrent.divisions import divisions, placed
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
 from dnnffi.spec.checks import ITEM_SIZES
 
 H200 = Chip(132, 232_448, clusters=True)
@@ -86,7 +86,7 @@ def any_geometry(dice):
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
         *(tile_warps, k_warps, 0, 0),
         *(cluster or dice.random() < 0.5, dice.random() < 0.5),
@@ -99,7 +99,7 @@ def any_geometry(dice):
 def any_chunks(dice, kind):
     """One whose words are multiplied in chunks."""
     shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
         *(True, dice.random() < 0.5, dice.randint(2, 3)),
         chunks=dice.randint(2, 7),
@@ -120,7 +120,7 @@ def any_scatter(dice, kind):
     """One whose blocks exchange shares."""
     units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     least = 1 if kind.backward else 2
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0),
         *(True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(least, 5)),
     )
@@ -129,7 +129,7 @@ def any_scatter(dice, kind):
 
 
 def in_source(one):
-    """`SUMS` of a geometry, as the compiler has them."""
+    """`SUMS` of a configuration, as the compiler has them."""
     text = f'extern "C" {{ long long sums[] = {{{", ".join(SUMS.values())}}}; }}'
     library = functions(one.constants(), ("config.cuh",), text)
     return list((ctypes.c_longlong * len(SUMS)).in_dll(library, "sums"))
@@ -171,7 +171,7 @@ def test_a_division_has_what_the_source_asserts():
 
 
 def check(found, kind, batch, chip):
-    """Every geometry can run on a chip, and has all of its work divided."""
+    """Every configuration can run on a chip, and has all of its work divided."""
     assert len(set(found)) == len(found)
     for one in found:
         assert one.kind == kind

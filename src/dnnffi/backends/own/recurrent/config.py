@@ -1,6 +1,6 @@
 """Sizes that divide a recurrent layer among blocks, warps and threads.
 
-CUDA gets them as the constants of a kernel (`Geometry.constants`); ``config.cuh`` says what the
+CUDA gets them as the constants of a kernel (`KernelConfig.constants`); ``config.cuh`` says what the
 names mean, and asserts what has to hold of them. Nothing here queries a device.
 """
 
@@ -36,7 +36,7 @@ class Chip(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, except for its geometry.
+    """What a kernel is compiled for, except for how its work is divided.
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
@@ -130,7 +130,7 @@ class SharedLayout(NamedTuple):
     weights_at: int
 
 
-class Geometry(NamedTuple):
+class KernelConfig(NamedTuple):
     """The division of one kind of kernel; see ``config.cuh``."""
 
     kind: Kind
@@ -391,14 +391,14 @@ class Geometry(NamedTuple):
         }
 
 
-def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> Geometry:
+def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelConfig:
     """The division whose groups have so many rows and at most so many blocks, without tensor cores.
 
     ``parts`` threads compute a unit. Of one block, a few warps behind them fill and empty the ring.
     """
     units = -(-kind.padded // blocks // 8) * 8
     warps, cluster = -(-units * parts // 32), kind.padded > units
-    one = Geometry(
+    one = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
     )
     ring_words = one.streams * units // kind.array_word * rows
