@@ -73,7 +73,7 @@ def kinds(draw, most=4096):
     return draw(st.sampled_from(KINDS))._replace(hidden=draw(st.integers(1, most)))
 
 
-def any_geometry(dice):
+def any_config(dice):
     """One that the source can be compiled with, sensible or not."""
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
     if dice.random() < 0.3:
@@ -162,7 +162,7 @@ def test_a_division_has_what_the_source_asserts():
     """Its assertions are about all that it gets from Python; what both compute is compared."""
     dice = random.Random(0)
     for _ in range(80):
-        one = any_geometry(dice)
+        one = any_config(dice)
         values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
         values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
         values["exchange_bytes(50)"] = one.exchange_bytes(50)

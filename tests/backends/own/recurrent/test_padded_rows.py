@@ -25,7 +25,7 @@ LENGTHS = (3, 6, 1, 6, 2, 5, 5, 1, 4, 3, 6)
 STEPS = 8
 """Steps of the caller's arrays; the last two have no rows."""
 
-# Geometries of a forward and of a backward kernel.
+# Configurations of a forward and of a backward kernel.
 WAYS = {
     "gather-through-shared-memory": (way(), way()),
     "gather-into-registers": (way(16, 8, 1, (2, 2), staged=False), way(staged=False)),

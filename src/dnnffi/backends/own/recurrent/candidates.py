@@ -202,7 +202,7 @@ class OwnCandidates:
         return named
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
-        """Geometries of the forward and, for training, of the backward; whatever is dropped."""
+        """Configurations of the forward and, for training, of the backward; whatever is dropped."""
         kind, chip, sizes = kind_of(problem), self._chip(), size_class(problem)
         forwards = _ways(problem.spec, kind, sizes, chip)
         if not problem.training:

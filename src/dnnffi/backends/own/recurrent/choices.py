@@ -139,7 +139,7 @@ def _in_both_orders(found: list[KernelConfig]) -> list[KernelConfig]:
 
 @cache
 def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
-    """Geometries for large layers: the most promising without chunks, and two with.
+    """Configurations for large layers: the most promising without chunks, and two with.
 
     Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
     Chunks of a step's words are multiplied while others are in flight, by warps that have few tiles
@@ -173,7 +173,7 @@ def _two(
 
 @cache
 def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
-    """Geometries whose groups are clusters of blocks, where these can be the fastest.
+    """Configurations whose groups are clusters of blocks, where these can be the fastest.
 
     That is where a step has few products and few words are sent to all blocks: up to 300,000
     products of a block, and backward 6144 words in a cluster. Backward, and of cells
@@ -202,7 +202,7 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Kern
 
 @cache
 def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
-    """Geometries without tensor cores, for layers whose weights the registers of few blocks hold.
+    """Configurations without tensor cores, for layers whose weights fit into registers of few blocks.
 
     Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
     with more, tensor cores were as fast or faster.
@@ -276,7 +276,7 @@ def _promising(room: list[KernelConfig]) -> list[KernelConfig]:
 def layers_at_once(
     kind: Kind, batch: int, steps: int, layers: int, chip: Chip
 ) -> tuple[KernelConfig, ...]:
-    """Geometries of kernels that have all layers of a network at once, where they can be faster.
+    """Configurations of kernels that run all layers of a network at once, where it can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
     all layers is expected to take less time than one of each. The most promising one, and one of
