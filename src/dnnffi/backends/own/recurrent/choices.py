@@ -202,7 +202,7 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Kern
 
 @cache
 def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
-    """Configurations without tensor cores, for layers whose weights fit into registers of few blocks.
+    """Configurations without tensor cores, for layers whose weights fit into few blocks.
 
     Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
     with more, tensor cores were as fast or faster.
