@@ -47,7 +47,7 @@ pip := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
 
 comma := ,
 
-.PHONY: help demo info test test-jax .test-jax test-torch .test-torch test-platforms stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records release lock lint type bindings check-bindings check-headers docs .docs bench clean
+.PHONY: help demo info test test-jax .test-jax test-torch .test-torch test-platforms stress test-gpu test-gpu-memcheck stress-gpu test-vulkan-record test-miopen test-miopen-record test-package test-docs mutate hash-records release lock lint type bindings check-bindings check-headers cuda-check docs .docs bench clean
 
 help: ## Show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -160,6 +160,21 @@ check-bindings: $(dev) ## Fail if the generated cffi modules are not those of th
 
 check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDORS=, VERSIONS="9.19 newest")
 	$(run) bindings/check_headers.py $(addprefix --vendor ,$(VENDORS)) $(addprefix --version ,$(VERSIONS))
+
+# With an NVRTC of its own: registers depend on its version. With VENV= the one that is found.
+nvrtc := build/nvrtc/13.5.37
+ifneq ($(strip $(VENV)),)
+  cuda_check := $(nvrtc)/.installed
+  with_nvrtc := DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(nvrtc)/nvidia/cu13/lib/libnvrtc.so.13
+endif
+
+cuda-check: $(dev) $(cuda_check) ## Compile the recurrent kernels without a GPU; compare registers and spills with a record
+	$(with_nvrtc) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
+
+$(nvrtc)/.installed: $(dev) .ci/nvrtc.txt
+	@echo "Installing .ci/nvrtc.txt into $(nvrtc)"
+	@$(pip) install --require-hashes --no-deps --target $(nvrtc) --upgrade --requirement .ci/nvrtc.txt
+	@touch $@
 
 # In an environment of its own: its pages import JAX, which must not be in a process that forks.
 docs: ## Build the documentation, warnings as errors

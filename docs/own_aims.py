@@ -7,8 +7,8 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.choices import forward_choices, whole_rows
+from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind
 from dnnffi.backends.own.recurrent.estimates import gathered_words, shared_words
-from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Kind
 from dnnffi.bench.summary import (
     CAPTURED,
     GRAPH,

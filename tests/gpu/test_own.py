@@ -14,7 +14,7 @@ import dnnffi
 from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.choices import scattered, wide
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind, of_whole_rows
+from dnnffi.backends.own.recurrent.config import Chip, Kind, of_whole_rows
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks

@@ -7,9 +7,9 @@ import numpy as np
 from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.own.recurrent import candidates
+from dnnffi.backends.own.recurrent.config import KernelConfig, of_whole_rows
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork
-from dnnffi.backends.own.recurrent.geometry import Geometry, of_whole_rows
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,
@@ -29,28 +29,28 @@ def kind_of(problem, backward=False, layers=1, narrow=False):
     )
 
 
-def geometry(
+def kernel_config(
     kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
 ):
-    """A geometry; ``kept`` are the steps of k in registers and in shared memory, at most."""
+    """A config; ``kept`` are the steps of k in registers and in shared memory, at most."""
     flags = {"poll_first": True} | flags
     if parts := flags.get("parts"):
         return of_whole_rows(kind, rows, parts, flags["blocks"])
     shape = units, rows, subtiles, *warps
-    empty = Geometry(kind, *shape, 0, 0, staged, ring=ring, **flags)
+    empty = KernelConfig(kind, *shape, 0, 0, staged, ring=ring, **flags)
     registers = min(kept[0], empty.warp_k)
     shared = min(kept[1], empty.warp_k - registers)
     return empty._replace(k_registers=registers, k_shared=shared)
 
 
 def way(units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), **rest):
-    """Return the arguments of `geometry` besides the kind."""
+    """Return the arguments of `kernel_config` besides the kind."""
     sizes = {"units": units, "rows": rows, "subtiles": subtiles, "warps": warps, "kept": kept}
     return sizes | rest
 
 
 def rows_of(parts, rows=1, blocks=1):
-    """Return the arguments of a geometry without tensor cores, ``rows`` rows a group."""
+    """Return the arguments of a config without tensor cores, ``rows`` rows a group."""
     return {"rows": rows, "parts": parts, "blocks": blocks}
 
 

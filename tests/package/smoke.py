@@ -28,7 +28,9 @@ def whole():
     """What is no module is there too: the marker of types, and the kernels' text."""
     package = files("dnnffi")
     assert (package / "py.typed").is_file()
-    kernels = package / "backends" / "own" / "recurrent" / "cuda"
+    recurrent = package / "backends" / "own" / "recurrent"
+    assert (recurrent / "README.md").is_file()
+    kernels = recurrent / "cuda"
     for name in ("forward.cu", "backward.cu", "weights.cuh"):
         assert (kernels / name).read_text(encoding="utf-8").strip(), name
 

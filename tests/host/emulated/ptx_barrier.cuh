@@ -6,7 +6,7 @@
 
 namespace dnnffi {
 
-template <int COUNT> DEVICE void meet_threads(int) { device_part_barrier(COUNT); }
+template <int COUNT> DEVICE void sync_threads(int) { device_part_barrier(COUNT); }
 
 /* An address of a block's shared memory is a place in it, behind a block's number in the cluster. */
 DEVICE u32 shared_address(const void *at)
@@ -38,6 +38,6 @@ DEVICE void store_float_in_block(u32 at, float value, u32 barrier)
     device_send(block, at & 0xffffff, &value, 4, barrier & 0xffffff);
 }
 
-DEVICE void meet_cluster() { device_meet(OF_CLUSTER); }
+DEVICE void sync_cluster() { device_meet(OF_CLUSTER); }
 
 } // namespace dnnffi

@@ -15,7 +15,7 @@ from emulated_cuda import EmulatedMemory
 from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.geometry import Geometry
+from dnnffi.backends.own.recurrent.config import KernelConfig
 from dnnffi.backends.own.recurrent.kernels import bias_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStepExecutor
@@ -210,12 +210,12 @@ def test_memory_for_which_no_kernels_can_be_compiled(own, memory, monkeypatch, p
 
 def test_a_device_without_room_is_offered_nothing(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "shared_bytes", lambda device: 500)
-    refused(own, memory, PROBLEM, "have no geometry for .* on this device")
+    refused(own, memory, PROBLEM, "have no configuration for .* on this device")
 
 
 @pytest.mark.parametrize(("problem", "name"), [(PROBLEM, "10"), (PROBLEM, "step"), (ONE_STEP, "1")])
 def test_one_that_is_not_offered_is_not_made(own, memory, problem, name):
-    with pytest.raises(UnsupportedError, match="have no geometry"):
+    with pytest.raises(UnsupportedError, match="have no configuration"):
         own.make(problem, name, launch(memory))
 
 
@@ -250,7 +250,7 @@ def made(monkeypatch):
             return self.made
 
     monkeypatch.setattr(candidates, "OwnNetwork", Network)
-    monkeypatch.setattr(candidates, "compile_kernel", lambda geometry, memory: None)
+    monkeypatch.setattr(candidates, "compile_kernel", lambda config, memory: None)
     return asked
 
 
@@ -267,7 +267,7 @@ def test_the_kernels_of_all_are_compiled_beforehand(own, memory, monkeypatch, fa
     monkeypatch.setattr(candidates, "compile_kernel", compiles)
     monkeypatch.setattr(memory, "kernel", compiles)
     own.prepare(PROBLEM, 1)()
-    expected = {geometry for pair in own._pairs(PROBLEM) for geometry in pair}
+    expected = {config for pair in own._pairs(PROBLEM) for config in pair}
     expected.add(bias_kernel("float16")[0])
     assert {kernel for kernel, *_ in compiled} == expected
     assert len(compiled) == len(expected)
@@ -318,7 +318,7 @@ def test_each_name_is_another_pair_of_kernels(own, memory, made, training):
     assert len(set(made)) == len(names)
     for algorithm, forward, backward in made:
         assert algorithm == "own"
-        assert isinstance(forward, Geometry)
+        assert isinstance(forward, KernelConfig)
         assert forward.kind.training == training
         assert not forward.kind.backward
         assert (backward is not None) == training
@@ -392,7 +392,7 @@ def test_who_cannot_run_has_no_random_numbers(memory):
         OwnCandidates(memory).generator(0, 7)
 
 
-def geometries(own, memory, monkeypatch, problem, *architecture):
+def configurations(own, memory, monkeypatch, problem, *architecture):
     """Of all candidates, on a device of an architecture."""
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(*architecture))
     return own._pairs(problem)
@@ -405,14 +405,14 @@ def no_whole_rows(monkeypatch):
 
 
 def test_a_layer_of_few_units_has_whole_rows(own, memory, monkeypatch):
-    found = geometries(own, memory, monkeypatch, with_spec(PROBLEM, hidden_size=64), 8, 0, 108)
+    found = configurations(own, memory, monkeypatch, with_spec(PROBLEM, hidden_size=64), 8, 0, 108)
     forward, backward = found[0]
     assert (forward.parts > 0, backward.parts > 0) == (True, True)
     assert {one.parts for one in found[-1]} == {0}
     larger = with_spec(PROBLEM, hidden_size=96)
-    older = geometries(own, memory, monkeypatch, larger, 8, 0, 108)
+    older = configurations(own, memory, monkeypatch, larger, 8, 0, 108)
     assert {one.parts for pair in older for one in pair} == {0}
-    newer = geometries(own, memory, monkeypatch, larger, 9, 0, 132)
+    newer = configurations(own, memory, monkeypatch, larger, 9, 0, 132)
     assert newer[0][0].parts > 0
     assert newer[0][0].cluster
 
@@ -420,8 +420,8 @@ def test_a_layer_of_few_units_has_whole_rows(own, memory, monkeypatch):
 @pytest.mark.usefixtures("no_whole_rows")
 def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
     small = with_spec(PROBLEM, hidden_size=136)._replace(batch=16)
-    older = geometries(own, memory, monkeypatch, small, 8, 9, 132)
-    newer = geometries(own, memory, monkeypatch, small, 9, 0, 132)
+    older = configurations(own, memory, monkeypatch, small, 8, 9, 132)
+    newer = configurations(own, memory, monkeypatch, small, 9, 0, 132)
     assert [one.cluster for pair in older for one in pair] == [False] * 2 * len(older)
     forward, backward = newer[0]
     assert forward.cluster
@@ -435,8 +435,8 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
 
 def test_beside_a_larger_cluster_is_all_else(own, memory, monkeypatch):
     larger = with_spec(PROBLEM, hidden_size=256)._replace(batch=64)
-    older = geometries(own, memory, monkeypatch, larger, 8, 9, 132)
-    newer = geometries(own, memory, monkeypatch, larger, 9, 0, 132)
+    older = configurations(own, memory, monkeypatch, larger, 8, 9, 132)
+    newer = configurations(own, memory, monkeypatch, larger, 9, 0, 132)
     assert newer[-len(older) :] == older
     forward, backward = newer[0]
     assert forward.cluster
@@ -452,7 +452,7 @@ def test_strict_float32_has_kernels_of_its_own(own):
 
 def test_a_backward_of_one_row_is_a_clusters(own, memory, monkeypatch):
     one = with_spec(PROBLEM, hidden_size=128)._replace(batch=1)
-    forward, backward = geometries(own, memory, monkeypatch, one, 9, 0, 132)[0]
+    forward, backward = configurations(own, memory, monkeypatch, one, 9, 0, 132)[0]
     assert forward.cluster
     assert backward.cluster
 
@@ -499,13 +499,13 @@ def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(8, 9, 132))
     spec = replace(SPEC, num_layers=3, hidden_size=96)
     problem = RNNProblem.dense(spec, 5, 6, options=RNNOptions(algorithm="own"))
-    (geometry, _), *_ = own._pairs(problem)
-    memory.room = geometry.group_blocks - 1
-    with pytest.raises(UnsupportedError, match=f"need {geometry.group_blocks} blocks"):
+    (config, _), *_ = own._pairs(problem)
+    memory.room = config.group_blocks - 1
+    with pytest.raises(UnsupportedError, match=f"need {config.group_blocks} blocks"):
         own.make(problem, "1", launch(memory))
     # Who names none gets the first that fits.
     with closing(own.make(problem, None, launch(memory))) as executor:
-        assert executor._network.forward_kernel.geometry == own._pairs(problem)[1][0]
+        assert executor._network.forward_kernel.config == own._pairs(problem)[1][0]
 
 
 def test_a_kernel_that_is_compiled_is_run(own, memory, monkeypatch):

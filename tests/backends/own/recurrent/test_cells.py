@@ -12,8 +12,8 @@ from emulated_cuda import functions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.geometry import CELLS, GATES, SAVED
-from dnnffi.backends.own.recurrent.geometry import CLIPS as CLIP_NAMES
+from dnnffi.backends.own.recurrent.config import CELLS, GATES, SAVED
+from dnnffi.backends.own.recurrent.config import CLIPS as CLIP_NAMES
 from dnnffi.reference.cells import make_cell
 
 MODES = tuple(CELLS)

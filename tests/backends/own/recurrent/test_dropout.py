@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conformance import Case, problem_of
 from emulated_cuda import EmulatedKernel, EmulatedMemory, functions
-from emulated_network import Network, address, geometry, kind_of
+from emulated_network import Network, address, kernel_config, kind_of
 
 from dnnffi.backends.cublas.product import RowsProduct
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
@@ -130,7 +130,7 @@ def test_what_is_not_finite_and_dropped_is_nan_as_in_the_reference():
 
 
 def network(cublas, problem, **how):
-    forward, backward = (geometry(kind_of(problem, way)) for way in (False, True))
+    forward, backward = (kernel_config(kind_of(problem, way)) for way in (False, True))
     return Network(cublas, problem, forward, backward, **how)
 
 

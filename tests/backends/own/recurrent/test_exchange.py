@@ -11,7 +11,7 @@ from emulated_cuda import functions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.geometry import DTYPES
+from dnnffi.backends.own.recurrent.config import DTYPES
 from dnnffi.device.dtypes import dtype_object
 
 TAGS = {"float16": 0x10000, "bfloat16": 0x10000, "float32": 1}

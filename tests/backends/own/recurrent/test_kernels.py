@@ -12,11 +12,12 @@ from typing import NamedTuple
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, geometry, kind_of, rows_of, way
+from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import choices
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
+from dnnffi.backends.own.recurrent.params import ForwardParams
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -26,7 +27,7 @@ ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3, "strict": 2e-6}
 
 
 class Setup(NamedTuple):
-    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `geometry`.
+    """A pair of kernels, compiled once; ``forward`` and ``backward`` go to `kernel_config`.
 
     With several ``layers`` they have all of a network's at once.
     """
@@ -77,10 +78,10 @@ class Setup(NamedTuple):
         """The problem on these kernels."""
         if self.layers > 1:
             how["room"] = 100  # for all groups
-        forward = geometry(kind_of(problem, False, self.layers, self.narrow), **self.forward)
+        forward = kernel_config(kind_of(problem, False, self.layers, self.narrow), **self.forward)
         backward = None
         if self.backward is not None:
-            backward = geometry(kind_of(problem, True, self.layers), **self.backward)
+            backward = kernel_config(kind_of(problem, True, self.layers), **self.backward)
         return Network(cublas, problem, forward, backward, **how)
 
 
@@ -267,7 +268,7 @@ SETUPS = (
 
 
 def differs(one):
-    """What a kernel of a geometry does that others do not."""
+    """What a kernel of a configuration does that others do not."""
     kind = one.kind
     columns, warps = one.rows // 8, one.tile_warps * one.k_warps
     octet_gates = kind.octet_gates
@@ -291,7 +292,7 @@ def differs(one):
     yield "pads a chunk", chunks and one.k_warps * one.warp_k * 4 > one.k_words
     yield "has groups of one block", one.blocks == 1
     yield "has a last block that is not full", kind.padded % one.units > 0
-    yield from zip(Geometry._fields[8:], one[8:], strict=True)
+    yield from zip(KernelConfig._fields[8:], one[8:], strict=True)
 
 
 def test_the_setups_have_all_that_kernels_do_differently():
@@ -299,10 +300,10 @@ def test_the_setups_have_all_that_kernels_do_differently():
     for setup in SETUPS:
         kind = Kind(setup.mode, setup.hidden, setup.dtype, setup.backward is not None)
         kind = kind._replace(layers=setup.layers, narrow=setup.narrow)
-        found.update(differs(geometry(kind, **setup.forward)))
+        found.update(differs(kernel_config(kind, **setup.forward)))
         if setup.backward is not None:
             kind = kind._replace(backward=True, narrow=False)
-            found.update(differs(geometry(kind, **setup.backward)))
+            found.update(differs(kernel_config(kind, **setup.backward)))
     names = {name for name, _ in found} - {"ring"}
     assert [name for name in names if len({value for one, value in found if one == name}) < 2] == []
 
@@ -467,7 +468,7 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
             run = compiled.kernel
 
             def noted(blocks, threads, arguments, bias=bias, run=run, **where):
-                passed[bias] = arguments[12]
+                passed[bias] = arguments.bias_sums
                 run(blocks, threads, arguments, **where)
 
             compiled.kernel = noted
@@ -523,11 +524,11 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
     with setup.network(cublas, problem, room=8) as network:
         kernel = network.network.forward_kernel
         kernel.kernel = lambda grid, threads, arguments, **_: launches.append(
-            (grid, threads, arguments[-4:])
+            (grid, threads, arguments)
         )
-        kernel.bind(17, 2, 2).run(network.launch, (), (-1.0, 1.0))
-    rest = (128,), 3, (-1.0, 1.0)
-    assert launches == [((6,), rest[0], (rest[1], first, *rest[2])) for first in (0, 2, 4)]
+        params = ForwardParams(*range(len(ForwardParams._fields)))._replace(first_group=0)
+        kernel.bind(17, 2, 2).run(network.launch, params)
+    assert launches == [((6,), (128,), params._replace(first_group=first)) for first in (0, 2, 4)]
 
 
 def test_a_device_without_room_for_a_group_is_refused(cublas):

@@ -8,11 +8,11 @@ import conformance
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedKernel
-from emulated_network import Network, geometry, kind_of
+from emulated_network import Network, kernel_config, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.geometry import DTYPES, Kind
+from dnnffi.backends.own.recurrent.config import DTYPES, Kind
 from dnnffi.backends.own.recurrent.kernels import layer_kernel, narrow_kernel
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -118,7 +118,7 @@ def results(cublas, mode, change, steps=4):
     problem = RNNProblem.dense(spec, steps, 11, training=False)
     case = conformance.Case(problem, True, 0)
     arrays = change(conformance.arrays_of(case))
-    made = geometry(kind_of(problem, narrow=True), **HOW[mode])
+    made = kernel_config(kind_of(problem, narrow=True), **HOW[mode])
     with Network(cublas, problem, made) as network:
         found = network.results(arrays)
     return found, conformance.expected(case, arrays)
@@ -162,7 +162,7 @@ def test_weights_of_any_size_are_multiplied(cublas, mode, factor, steps):
 
 def dtypes_of(kind):
     """The dtypes of arrays and of factors in the kernel's constants."""
-    header = dict(layer_kernel(geometry(kind)).headers)["kernel_config.cuh"]
+    header = dict(layer_kernel(kernel_config(kind)).headers)["kernel_config.cuh"]
     return re.findall(r"constexpr Dtype (?:DTYPE|FACTORS) = (\w+);", header)
 
 

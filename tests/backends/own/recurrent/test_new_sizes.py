@@ -5,7 +5,7 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, geometry, kind_of
+from emulated_network import Network, kernel_config, kind_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,8 +55,8 @@ def products(request, monkeypatch):
 def network(request, cublas, products):
     """One that was made for five rows of four steps."""
     problem = problem_of(4, 5, request.param)
-    geometries = [geometry(kind_of(problem, backward)) for backward in (False, True)]
-    with Network(cublas, problem, *geometries) as made:
+    configurations = [kernel_config(kind_of(problem, backward)) for backward in (False, True)]
+    with Network(cublas, problem, *configurations) as made:
         made.is_ragged = request.param
         yield made
 
@@ -143,7 +143,7 @@ def test_kernels_for_full_rows_are_not_for_ragged_ones_nor_the_other_way_round(n
 
 def test_layers_at_once_refuse_rows_that_do_not_fit_at_the_same_time(cublas):
     problem = problem_of(4, 5, False, training=False)
-    one = geometry(kind_of(problem, layers=2))
+    one = kernel_config(kind_of(problem, layers=2))
     with Network(cublas, problem, one) as made:
         assert isinstance(made.network, OwnNetwork)
         with pytest.raises(UnsupportedError, match="blocks of 128 threads"):

@@ -9,7 +9,7 @@ from emulated_network import Network, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.one_step import OneStep, division, is_one_step
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem

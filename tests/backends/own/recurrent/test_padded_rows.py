@@ -13,7 +13,7 @@ import conformance
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedKernel
-from emulated_network import Network, geometry, kind_of, rows_of, way
+from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own.recurrent import buffer_layout, kernels, packing
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
@@ -25,7 +25,7 @@ LENGTHS = (3, 6, 1, 6, 2, 5, 5, 1, 4, 3, 6)
 STEPS = 8
 """Steps of the caller's arrays; the last two have no rows."""
 
-# Geometries of a forward and of a backward kernel.
+# Configurations of a forward and of a backward kernel.
 WAYS = {
     "gather-through-shared-memory": (way(), way()),
     "gather-into-registers": (way(16, 8, 1, (2, 2), staged=False), way(staged=False)),
@@ -54,11 +54,11 @@ KINDS = {  # by way and mode: a dtype, once with whole words in a row and once w
 def network_of(cublas, name, problem):
     """A problem on the kernels of one of `WAYS`."""
     layers = problem.spec.num_layers if name.startswith("layers-at-once") else 1
-    geometries = [
-        geometry(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
+    configurations = [
+        kernel_config(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
         for is_backward in (False, True)[: 1 + problem.training]
     ]
-    return Network(cublas, problem, *geometries, room=100)
+    return Network(cublas, problem, *configurations, room=100)
 
 
 def check(cublas, name, problem):

@@ -10,7 +10,7 @@ import pytest
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.choices import forward_choices
-from dnnffi.backends.own.recurrent.geometry import Chip, Kind
+from dnnffi.backends.own.recurrent.config import Chip, Kind
 from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,
@@ -27,6 +27,7 @@ FOLDER = Path(source.__file__).parent / "cuda"
 FILES = sorted(path.name for path in FOLDER.iterdir())
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
 H100 = Chip(132, 232_448, clusters=True)
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def example():
@@ -89,6 +90,40 @@ def test_a_header_is_read_from_the_folder_unless_it_is_made():
     assert made == ('#include "tiles.cuh"\n', "f", (("tiles.cuh", "int x;\n"),))
     with pytest.raises(FileNotFoundError):
         source.with_headers('#include "no_such.cuh"\n', "f", {})
+
+
+README = FOLDER.with_name("README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_numbers_of_the_example():
+    one, constants = example(), example().constants()
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", README, re.MULTILINE)
+    assert len(rows) > 15
+    rows += re.findall(r"^\| `([A-Z_]+)` = (\d+) \|", README, re.MULTILINE)
+    assert {name: int(value) for name, value in rows} == {name: constants[name] for name, _ in rows}
+    assert f"| {one.shared_bytes} | end |" in README
+    assert f"{one.groups(64)} groups have {one.group_rows} rows each" in README
+    assert f"{one.groups(64) * one.group_blocks} blocks run at once" in README
+    assert one.k_registers * one.warp_tiles * 8 == 128 == one.k_shared * one.shared_step_bytes >> 10
+
+
+def test_the_page_names_what_exists():
+    text = "".join(source.text_of(name) for name in FILES)
+    folder = FOLDER.parent
+    for name in re.findall(r"`([\w/]+\.(?:py|cuh?))`", README):
+        place = name.removeprefix("cuda/")
+        assert (
+            (folder / name).exists()
+            or (folder / "cuda" / place).exists()
+            or any(
+                (ROOT / at / name).exists()
+                for at in ("", "src/dnnffi", "tests/backends/own/recurrent")
+            )
+        ), name
+    for name in re.findall(r"`([A-Z][A-Z_]{2,})`", README):
+        assert name in text or name in ("DTYPES", "ITEM_SIZES", "SETUPS"), name
+    for name in re.findall(r"`(?:\w+::)?([a-z_]+)`", README):
+        assert re.search(rf"\b{name}\b", text) or name in ("w_hh", "docs"), name
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedKernel
-from emulated_network import geometry
+from emulated_network import kernel_config
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 
 TEXT = """
 #include "weights.cuh"
@@ -115,7 +115,7 @@ KINDS = (
 @pytest.mark.parametrize(("kind", "how"), KINDS, ids=str)
 def test_each_weight_is_multiplied_once_and_nothing_else(kind, how, backward, shifted):
     kind = kind._replace(backward=backward)
-    check(kind, geometry(kind, **how), shifted)
+    check(kind, kernel_config(kind, **how), shifted)
 
 
 NARROW = (
@@ -127,7 +127,7 @@ NARROW = (
 
 @pytest.mark.parametrize(("kind", "how"), NARROW, ids=str)
 def test_each_narrow_weight_is_multiplied_once(kind, how):
-    check(kind, geometry(kind, **how), shifted=False)
+    check(kind, kernel_config(kind, **how), shifted=False)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS if kind.gates > 1], ids=str)
@@ -143,7 +143,7 @@ def test_each_weight_is_multiplied_once_where_shares_are_exchanged(
     kind, backward, units, rows, warps, team
 ):
     kind = kind._replace(backward=backward)
-    made = geometry(kind, units, rows, warps=(warps, 1), kept=(1, 1), scatter=True, team=team)
+    made = kernel_config(kind, units, rows, warps=(warps, 1), kept=(1, 1), scatter=True, team=team)
     check(kind, made, shifted=True)
 
 

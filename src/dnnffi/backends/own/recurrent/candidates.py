@@ -1,4 +1,4 @@
-"""Candidates of the own recurrent kernels for a problem: a few geometries, measured by the tuner.
+"""Candidates of the own recurrent kernels for a problem: a few, measured by the tuner.
 
 The forwards are called "1", "2" and so on, the most promising first. For training, pairs with a
 backward: "2.1" has the second forward and the first backward. A problem of a single step has
@@ -22,9 +22,9 @@ from dnnffi.backends.own.recurrent.choices import (
     layers_at_once,
     whole_rows,
 )
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
@@ -54,10 +54,10 @@ _CLUSTERS = (9, 0)
 class _Pair(NamedTuple):
     """A way to run a problem: a forward and, for training, a backward."""
 
-    forward: Geometry
-    backward: Geometry | None
+    forward: KernelConfig
+    backward: KernelConfig | None
 
-    def kernels(self, problem: RNNProblem) -> Iterator[Geometry | KernelSource]:
+    def kernels(self, problem: RNNProblem) -> Iterator[KernelConfig | KernelSource]:
         """What the executor launches."""
         yield self.forward
         yield from kernels_beside(problem, self.forward)
@@ -93,15 +93,15 @@ class OwnCandidates:
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin to compile the kernels of all candidates at once."""
-        kernels: dict[Geometry | KernelSource, None] = {}
+        kernels: dict[KernelConfig | KernelSource, None] = {}
         for _, way in self._named(problem):
             kernels |= dict.fromkeys(way.kernels(problem))
         if not kernels:
             return lambda: None
 
-        def compiled(kernel: Geometry | KernelSource) -> None:
+        def compiled(kernel: KernelConfig | KernelSource) -> None:
             with self._memory.use(device):
-                if isinstance(kernel, Geometry):
+                if isinstance(kernel, KernelConfig):
                     compile_kernel(kernel, self._memory)
                 else:
                     self._memory.kernel(*kernel)
@@ -138,7 +138,7 @@ class OwnCandidates:
         named, device = self._named(problem), launch.device
         ways = [way for name, way in named if algorithm is None or name == algorithm]
         refused = UnsupportedError(
-            "dnnffi", "", f"our own kernels have no geometry for {problem} on this device"
+            "dnnffi", "", f"our own kernels have no configuration for {problem} on this device"
         )
         for way in ways:
             options = problem.options
@@ -189,8 +189,8 @@ class OwnCandidates:
         if is_one_step(problem, sizes):
             of_step = OneStep.of(problem, kind_of(problem), sizes.max_rows, chip.multiprocessors)
             return [("step", of_step)]
-        forwards: dict[Geometry, int] = {}
-        backwards: dict[Geometry, int] = {}
+        forwards: dict[KernelConfig, int] = {}
+        backwards: dict[KernelConfig, int] = {}
         named: list[tuple[str, _Pair | OneStep]] = []
         for pair in self._pairs(problem):
             forward, backward = pair
@@ -202,7 +202,7 @@ class OwnCandidates:
         return named
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
-        """Geometries of the forward and, for training, of the backward; whatever is dropped."""
+        """Configurations of the forward and, for training, of the backward; whatever is dropped."""
         kind, chip, sizes = kind_of(problem), self._chip(), size_class(problem)
         forwards = _ways(problem.spec, kind, sizes, chip)
         if not problem.training:
@@ -242,8 +242,10 @@ def _parts(pair: str, number: int) -> tuple[str, str]:
     return both[number], both[1 - number]
 
 
-def _ways(spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip) -> list[tuple[Geometry, ...]]:
-    """Geometries by what a launch has and how its blocks exchange words.
+def _ways(
+    spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip
+) -> list[tuple[KernelConfig, ...]]:
+    """Configurations by what a launch has and how its blocks exchange words.
 
     First not at all, or in clusters without tensor cores. Then all layers at once, of a network of
     one direction, and one layer; in clusters, then through device memory. Where a way is expected

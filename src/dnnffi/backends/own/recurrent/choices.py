@@ -1,4 +1,4 @@
-"""The few geometries that are worth measuring, the most likely first."""
+"""The few configurations that are worth measuring, the most likely first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from math import log2
 
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, of_whole_rows
 from dnnffi.backends.own.recurrent.divisions import (
     divisions,
     least_units,
@@ -19,7 +20,6 @@ from dnnffi.backends.own.recurrent.estimates import (
     scattered_step,
     shape_step,
 )
-from dnnffi.backends.own.recurrent.geometry import Chip, Geometry, Kind, of_whole_rows
 
 _MOST, _MOST_OF_LARGE, _MOST_AT_ONCE = 3, 4, 30
 
@@ -55,9 +55,9 @@ _CHUNKS = 1, 2, 3, 4, 6, 8, 11
 _WIDE_THREADS = 256
 
 
-def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[Geometry]:
+def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> list[KernelConfig]:
     """What is worth measuring, the most promising first; nothing where nothing fits."""
-    found: list[Geometry] = []
+    found: list[KernelConfig] = []
     for units, rows, subtiles in _shapes(kind, batch, directions, chip):
         if len(found) >= most:
             break
@@ -67,7 +67,7 @@ def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> l
             if one.blocks <= chip.multiprocessors
         ]
         room.sort(key=lambda one: (one.streamed_bytes, abs(one.tile_warps * one.k_warps - 8)))
-        best: dict[int, Geometry] = {}
+        best: dict[int, KernelConfig] = {}
         for one in room:
             if one.streamed_bytes <= 1.3 * room[0].streamed_bytes:
                 best.setdefault(_class(one), one)
@@ -75,17 +75,17 @@ def choices(kind: Kind, batch: int, directions: int, chip: Chip, most: int) -> l
     return found[:most]
 
 
-def _class(geometry: Geometry) -> int:
+def _class(config: KernelConfig) -> int:
     """Which of several ways to divide a block's work this is: what is fast more often comes first.
 
     Of a forward, from small layers to large ones: warps that share tiles, of a GRU two; warps that
     share the sum alone, with words that all gather together; and with words that each gathers for
     itself. Of a backward one of the latter two: the first where all weights are in registers.
     """
-    staged, tile_warps = geometry.staged, geometry.tile_warps
-    if geometry.kind.backward:
-        return 2 if tile_warps > 1 else int(staged != (geometry.k_registers == geometry.warp_k))
-    sharing_tiles = (2,) if geometry.kind.mode == "gru" else (3, 4)
+    staged, tile_warps = config.staged, config.tile_warps
+    if config.kind.backward:
+        return 2 if tile_warps > 1 else int(staged != (config.k_registers == config.warp_k))
+    sharing_tiles = (2,) if config.kind.mode == "gru" else (3, 4)
     if tile_warps in sharing_tiles and staged:
         return 0
     if tile_warps == 1:
@@ -93,7 +93,7 @@ def _class(geometry: Geometry) -> int:
     return 3 if staged else 4
 
 
-def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[KernelConfig]:
     """Those for a forward: in float32 with products of float16, where that is possible.
 
     Of small layers one of these behind those with products in TF32.
@@ -107,7 +107,7 @@ def forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list
     return [*_forward_choices(kind, *where), *narrow[:1]]
 
 
-def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[KernelConfig]:
     """Those of `choices`: of small layers in both orders.
 
     Of large layers also `wide` ones and one in teams.
@@ -116,7 +116,7 @@ def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
     if not found or kind.exchanged * found[0].group_rows < _MANY_WORDS:
         return _in_both_orders(found)
 
-    def expected(one: Geometry) -> float:
+    def expected(one: KernelConfig) -> float:
         waves = -(-one.groups(batch) * directions // (chip.multiprocessors // one.blocks))
         return scattered_step(one) if one.scatter else waves * gathered_step(one)
 
@@ -126,7 +126,7 @@ def _forward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
     return sorted(found, key=expected)[:_MOST_OF_LARGE]
 
 
-def _in_both_orders(found: list[Geometry]) -> list[Geometry]:
+def _in_both_orders(found: list[KernelConfig]) -> list[KernelConfig]:
     """The same, and the first that stages words also with a step's inputs read before them.
 
     Which order is faster depends on when words arrive.
@@ -138,15 +138,15 @@ def _in_both_orders(found: list[Geometry]) -> list[Geometry]:
 
 
 @cache
-def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
-    """Geometries for large layers: the most promising without chunks, and two with.
+def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
+    """Configurations for large layers: the most promising without chunks, and two with.
 
     Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
     Chunks of a step's words are multiplied while others are in flight, by warps that have few tiles
     each, or many: which of them are faster depends on the layer.
     """
-    whole: list[Geometry] = []
-    in_chunks: list[Geometry] = []
+    whole: list[KernelConfig] = []
+    in_chunks: list[KernelConfig] = []
     for rows in (16, 32, 64):
         most = chip.multiprocessors // (-(-batch // rows) * directions)
         if not most or rows >= 2 * batch:
@@ -162,7 +162,9 @@ def wide(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry,
     return (*sorted(whole, key=gathered_step)[:1], *_two(in_chunks, gathered_step))
 
 
-def _two(found: list[Geometry], step: Callable[[Geometry], float]) -> tuple[Geometry, ...]:
+def _two(
+    found: list[KernelConfig], step: Callable[[KernelConfig], float]
+) -> tuple[KernelConfig, ...]:
     """The most promising one, and of those whose tiles other warps share the most promising."""
     found = sorted(found, key=step)
     unlike = [one for one in found if one.tile_warps != found[0].tile_warps]
@@ -170,14 +172,14 @@ def _two(found: list[Geometry], step: Callable[[Geometry], float]) -> tuple[Geom
 
 
 @cache
-def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
-    """Geometries whose groups are clusters of blocks, where these can be the fastest.
+def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
+    """Configurations whose groups are clusters of blocks, where these can be the fastest.
 
     That is where a step has few products and few words are sent to all blocks: up to 300,000
     products of a block, and backward 6144 words in a cluster. Backward, and of cells
     without gates, also clusters of fewer blocks, which send less.
     """
-    found: list[Geometry] = []
+    found: list[KernelConfig] = []
     most = _MOST_BLOCKS // kind.layers
     fewer = most * 5 // 8 if kind.backward else most // 2 if kind.plain else 0
     for blocks in (most, fewer):
@@ -199,8 +201,8 @@ def clustered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geom
 
 
 @cache
-def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
-    """Geometries without tensor cores, for layers whose weights the registers of few blocks hold.
+def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
+    """Configurations without tensor cores, for layers whose weights fit into few blocks.
 
     Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
     with more, tensor cores were as fast or faster.
@@ -214,7 +216,9 @@ def whole_rows(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geo
     return tuple(found)
 
 
-def _of_blocks(blocks: int, kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+def _of_blocks(
+    blocks: int, kind: Kind, batch: int, directions: int, chip: Chip
+) -> list[KernelConfig]:
     """Those whose groups have at most so many blocks, the most promising first."""
     found = []
     for parts in (1, 2, 4, 8, 16, 32):
@@ -236,7 +240,7 @@ def _of_blocks(blocks: int, kind: Kind, batch: int, directions: int, chip: Chip)
     return sorted(found, key=lambda one: abs(log2(one.threads / _ROW_THREADS)))
 
 
-def are_fastest(clusters: tuple[Geometry, ...]) -> bool:
+def are_fastest(clusters: tuple[KernelConfig, ...]) -> bool:
     """Whether some of `clustered` are expected to be faster than all else."""
     return any(_products(one.kind, one.units) <= _FEW_PRODUCTS for one in clusters[:1])
 
@@ -246,7 +250,7 @@ def _products(kind: Kind, units: int) -> int:
     return units * kind.octet_gates * kind.exchanged * kind.word * 8
 
 
-def _promising(room: list[Geometry]) -> list[Geometry]:
+def _promising(room: list[KernelConfig]) -> list[KernelConfig]:
     """Of clusters of so many blocks, the ways to divide the work of one.
 
     About eight warps that have a tile each, or two, and of cells without gates about ten, since
@@ -256,7 +260,7 @@ def _promising(room: list[Geometry]) -> list[Geometry]:
         return []
     kind = room[0].kind
 
-    def far(one: Geometry) -> float:
+    def far(one: KernelConfig) -> float:
         return abs(log2(one.tile_warps * one.k_warps / (10 if kind.plain else 8)))
 
     one_tile = [one for one in room if one.warp_tiles == 1 and one.k_registers == one.warp_k]
@@ -271,21 +275,21 @@ def _promising(room: list[Geometry]) -> list[Geometry]:
 @cache
 def layers_at_once(
     kind: Kind, batch: int, steps: int, layers: int, chip: Chip
-) -> tuple[Geometry, ...]:
-    """Geometries of kernels that have all layers of a network at once, where they can be faster.
+) -> tuple[KernelConfig, ...]:
+    """Configurations of kernels that run all layers of a network at once, where it can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
     all layers is expected to take less time than one of each. The most promising one, and one of
     half as many blocks: together these read half as many words from L2.
     """
 
-    def step(geometry: Geometry) -> float:
-        sizes = geometry.units, geometry.group_rows, batch, geometry.kind.layers
-        return shape_step(geometry.kind, *sizes, chip)
+    def step(config: KernelConfig) -> float:
+        sizes = config.units, config.group_rows, batch, config.kind.layers
+        return shape_step(config.kind, *sizes, chip)
 
     alone = choices(kind, batch, 1, chip, 1)
     most = layers * step(alone[0]) if alone else 0
-    found: list[Geometry] = []
+    found: list[KernelConfig] = []
     blocks = chip.multiprocessors
     for one in choices(kind._replace(layers=layers), batch, layers, chip, _MOST_AT_ONCE):
         groups = one.groups(batch)
@@ -302,7 +306,7 @@ def layers_at_once(
     return tuple(found)
 
 
-def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[Geometry]:
+def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> list[KernelConfig]:
     """Backwards that gather and such whose blocks exchange shares: the more promising first.
 
     Some alone where the others are expected to be far slower, or do not fit: those that gather in
@@ -322,8 +326,8 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
 
 
 @cache
-def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[Geometry, ...]:
-    """Of the geometries whose blocks exchange shares, the one expected to be the fastest.
+def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
+    """Of the configurations whose blocks exchange shares, the one expected to be the fastest.
 
     Of a large layer also the most promising one of another number of warps, which was the fastest
     for some layers.

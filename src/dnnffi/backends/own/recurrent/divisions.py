@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from dnnffi.backends.own.recurrent.geometry import MOST_WARPS, Chip, Geometry, Kind, tiles
+from dnnffi.backends.own.recurrent.config import MOST_WARPS, Chip, KernelConfig, Kind, tiles
 
 _OTHER_REGISTERS = 127
 """Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
@@ -39,7 +39,7 @@ def divisions(
     *,
     cluster: bool = False,
     chunks: int = 1,
-) -> Iterator[Geometry]:
+) -> Iterator[KernelConfig]:
     """All divisions of a block's work among warps that the chip has room for.
 
     With several ``chunks``, those of which each has words, and a thread room for its part of one.
@@ -57,7 +57,7 @@ def divisions(
             continue
         shape = units, rows, subtiles, tile_warps, k_warps
         ways = staged, staged, ring, cluster
-        empty = Geometry(kind, *shape, 0, 0, *ways, chunks=chunks)
+        empty = KernelConfig(kind, *shape, 0, 0, *ways, chunks=chunks)
         if chunks > 1 and (
             empty.chunk_loads > _MOST_LOADS
             or (chunks - 1) * empty.chunk_words >= empty.k_words
@@ -68,7 +68,9 @@ def divisions(
             yield _with_weights(empty, chip)
 
 
-def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> Iterator[Geometry]:
+def sharing(
+    kind: Kind, batch: int, directions: int, chip: Chip, rows: int
+) -> Iterator[KernelConfig]:
     """Divisions whose blocks exchange shares, of all groups at once.
 
     A backward's teams are small, since it exchanges the gradients of all gates; a forward has few
@@ -84,20 +86,20 @@ def sharing(kind: Kind, batch: int, directions: int, chip: Chip, rows: int) -> I
             continue
         for team in _team_sizes(kind, units):
             shape = units, rows, 1, warps, 1
-            empty = Geometry(kind, *shape, 0, 0, True, True, ring, False, True, team)
+            empty = KernelConfig(kind, *shape, 0, 0, True, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:
                 yield placed(_with_weights(empty, chip), batch, directions, chip)
 
 
-def placed(geometry: Geometry, batch: int, directions: int, chip: Chip) -> Geometry:
+def placed(config: KernelConfig, batch: int, directions: int, chip: Chip) -> KernelConfig:
     """The same, ``far`` where its blocks read more in a step than L2 keeps until the next one."""
-    groups = geometry.groups(batch) * directions
-    at_once = min(groups, chip.multiprocessors // geometry.blocks)
-    exchanged = geometry.exchange_bytes(1) / 2  # one of two slots
-    read = at_once * (geometry.blocks * geometry.streamed_bytes + exchanged)
-    return geometry._replace(far=read > _KEPT_IN_L2 * chip.l2_bytes)
+    groups = config.groups(batch) * directions
+    at_once = min(groups, chip.multiprocessors // config.blocks)
+    exchanged = config.exchange_bytes(1) / 2  # one of two slots
+    read = at_once * (config.blocks * config.streamed_bytes + exchanged)
+    return config._replace(far=read > _KEPT_IN_L2 * chip.l2_bytes)
 
 
 def _team_sizes(kind: Kind, units: int) -> list[int]:
@@ -113,7 +115,7 @@ def least_units(kind: Kind, blocks: int) -> int:
     return max(8, -(-kind.padded // blocks // 8) * 8)
 
 
-def _with_weights(empty: Geometry, chip: Chip) -> Geometry:
+def _with_weights(empty: KernelConfig, chip: Chip) -> KernelConfig:
     """With as many weights as there is room for in registers, then in shared memory."""
     k_registers = steps_in_registers(empty)
     left = chip.shared_bytes - empty.base_shared_bytes
@@ -121,7 +123,7 @@ def _with_weights(empty: Geometry, chip: Chip) -> Geometry:
     return empty._replace(k_registers=k_registers, k_shared=k_shared)
 
 
-def steps_in_registers(empty: Geometry) -> int:
+def steps_in_registers(empty: KernelConfig) -> int:
     """How many of a warp's steps of k have their weights in registers.
 
     What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
@@ -130,19 +132,19 @@ def steps_in_registers(empty: Geometry) -> int:
     return min(empty.warp_k, max(0, free_registers(empty)) // step_registers(empty))
 
 
-def step_registers(empty: Geometry) -> int:
+def step_registers(empty: KernelConfig) -> int:
     """Registers of a thread for the weights of a step of k; strict ones are two each."""
     return 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
 
 
-def row_registers(geometry: Geometry) -> int:
+def row_registers(config: KernelConfig) -> int:
     """About what a thread needs where a block has whole rows: weights, and the rest of a step."""
-    kind = geometry.kind
+    kind = config.kind
     staged, sums = kind.unit_values * kind.padded // 4, 1 if kind.backward else kind.gates
-    return sums * -(-staged // geometry.parts) * 4 + 28 + 16 * kind.gates
+    return sums * -(-staged // config.parts) * 4 + 28 + 16 * kind.gates
 
 
-def free_registers(empty: Geometry) -> int:
+def free_registers(empty: KernelConfig) -> int:
     """What is left of a thread's registers for weights; less than nothing where sums take too many.
 
     Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have

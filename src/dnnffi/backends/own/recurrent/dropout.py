@@ -10,6 +10,7 @@ import numpy as np
 
 from dnnffi import dropout
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
+from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams
 from dnnffi.backends.own.recurrent.rows import RowLayout
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
@@ -78,14 +79,26 @@ class Dropout:
             min(layout.batch, _MOST_BLOCKS),
             min(layout.steps, _MOST_BLOCKS),
         )
-        strides = layout.step_stride, layout.row_stride
-        self._sizes = layout.steps, layout.batch, *strides, units
-        scale = 0.0 if problem.dropout == 1 else 1 / (1 - problem.dropout)
-        self._rule = dropped_below(problem.dropout), scale
+        self._params = DropParams(
+            source=0,
+            target=0,
+            taken=0,
+            step_offsets=0,
+            caller_rows=0,
+            mask=0,
+            steps=layout.steps,
+            batch=layout.batch,
+            step_stride=layout.step_stride,
+            row_stride=layout.row_stride,
+            units=units,
+            dropped_below=dropped_below(problem.dropout),
+            scale=0.0 if problem.dropout == 1 else 1 / (1 - problem.dropout),
+        )
 
     def take(self, launch: Launch, taken: int) -> None:
         """Keep the state in ``taken`` for the masks of one forward, and move it on."""
-        self._take((1,), (1,), (self._state, taken, self._masks), stream=launch.stream)
+        params = TakeMasksParams(state=self._state, taken=taken, masks=self._masks)
+        self._take((1,), (1,), params, stream=launch.stream)
 
     def drop(
         self,
@@ -97,5 +110,12 @@ class Dropout:
         layer: int,
     ) -> None:
         """``source``, of the shape of a layer's y, by the mask of that layer's y."""
-        arguments = source, target, taken, *tables, layer, *self._sizes, *self._rule
-        self._drop(self._blocks, self._threads, arguments, stream=launch.stream)
+        params = self._params._replace(
+            source=source,
+            target=target,
+            taken=taken,
+            step_offsets=tables[0],
+            caller_rows=tables[1],
+            mask=layer,
+        )
+        self._drop(self._blocks, self._threads, params, stream=launch.stream)

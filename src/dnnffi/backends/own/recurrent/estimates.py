@@ -5,8 +5,8 @@ No records of these measurements were kept. Estimates only decide what the tuner
 
 from __future__ import annotations
 
+from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.divisions import free_registers, step_registers
-from dnnffi.backends.own.recurrent.geometry import WORD_BYTES, Chip, Geometry, Kind
 from dnnffi.spec.checks import ITEM_SIZES
 
 
@@ -28,56 +28,56 @@ def shape_step(kind: Kind, units: int, rows: int, batch: int, directions: int, c
     return waves * (0.66 + gathering + products + streaming)
 
 
-def far_step(geometry: Geometry) -> float:
+def far_step(config: KernelConfig) -> float:
     """Return what to add to `shape_step` if weights come from device memory (fit for an H100)."""
-    return 1e-5 * geometry.subtiles * geometry.streamed_bytes if geometry.far else 0
+    return 1e-5 * config.subtiles * config.streamed_bytes if config.far else 0
 
 
-def scattered_step(geometry: Geometry) -> float:
+def scattered_step(config: KernelConfig) -> float:
     """About how many microseconds a step takes whose blocks exchange shares, fitted for an H200."""
-    gathered = geometry.k_words * geometry.rows
-    kept = geometry.k_registers * step_registers(geometry)
-    spilled = max(0, kept - free_registers(geometry))
-    exchanges = 0.77 + 0.63e-3 * geometry.teams * geometry.share_words
-    if geometry.team > 1:
+    gathered = config.k_words * config.rows
+    kept = config.k_registers * step_registers(config)
+    spilled = max(0, kept - free_registers(config))
+    exchanges = 0.77 + 0.63e-3 * config.teams * config.share_words
+    if config.team > 1:
         exchanges += 0.31 + 0.76e-3 * gathered
-    words = _weight_words(geometry) + geometry.tile_warps * gathered
-    products = 0.31e-3 * _cycles(geometry, words)
-    streaming = (5e-5 if geometry.far else 2.55e-5) * geometry.streamed_bytes
-    cells = 0.42 * geometry.thread_cells
-    return exchanges + products + streaming + cells + 3e-4 * spilled * geometry.threads
+    words = _weight_words(config) + config.tile_warps * gathered
+    products = 0.31e-3 * _cycles(config, words)
+    streaming = (5e-5 if config.far else 2.55e-5) * config.streamed_bytes
+    cells = 0.42 * config.thread_cells
+    return exchanges + products + streaming + cells + 3e-4 * spilled * config.threads
 
 
-def gathered_step(geometry: Geometry) -> float:
+def gathered_step(config: KernelConfig) -> float:
     """The same of a step of a large layer whose blocks gather words, fitted for an H100."""
-    words = gathered_words(geometry)
-    exchange = 1.08 + 0.22e-3 * words + 0.025 * words / geometry.threads
-    products = 0.36e-3 * _cycles(geometry, shared_words(geometry)) + 0.078 * (geometry.chunks - 1)
-    streaming = (3e-5 if geometry.far else 1.13e-5) * geometry.streamed_bytes
-    cells = 0.15 * geometry.thread_cells
-    spilled = 3e-4 * max(0, -free_registers(geometry)) * geometry.threads
-    return geometry.subtiles * (exchange + products + streaming + cells) + spilled
+    words = gathered_words(config)
+    exchange = 1.08 + 0.22e-3 * words + 0.025 * words / config.threads
+    products = 0.36e-3 * _cycles(config, shared_words(config)) + 0.078 * (config.chunks - 1)
+    streaming = (3e-5 if config.far else 1.13e-5) * config.streamed_bytes
+    cells = 0.15 * config.thread_cells
+    spilled = 3e-4 * max(0, -free_registers(config)) * config.threads
+    return config.subtiles * (exchange + products + streaming + cells) + spilled
 
 
-def gathered_words(geometry: Geometry) -> int:
+def gathered_words(config: KernelConfig) -> int:
     """Words of h, and of shares, that a block reads from L2 in a step of a sub-tile."""
-    of_h = geometry.k_words * geometry.rows * (1 if geometry.staged else geometry.tile_warps)
-    return of_h + geometry.scatter * geometry.teams * geometry.share_words
+    of_h = config.k_words * config.rows * (1 if config.staged else config.tile_warps)
+    return of_h + config.scatter * config.teams * config.share_words
 
 
-def shared_words(geometry: Geometry) -> int:
+def shared_words(config: KernelConfig) -> int:
     """Words that it moves in shared memory: weights, words of h, partial sums."""
-    partial_sums = 8 * geometry.k_warps * geometry.tiles * geometry.rows
-    of_h = geometry.staged * (geometry.tile_warps + 1) * geometry.k_words * geometry.rows
-    return _weight_words(geometry) + of_h + partial_sums
+    partial_sums = 8 * config.k_warps * config.tiles * config.rows
+    of_h = config.staged * (config.tile_warps + 1) * config.k_words * config.rows
+    return _weight_words(config) + of_h + partial_sums
 
 
-def _weight_words(geometry: Geometry) -> int:
-    return geometry.k_shared * geometry.shared_step_bytes // WORD_BYTES
+def _weight_words(config: KernelConfig) -> int:
+    return config.k_shared * config.shared_step_bytes // WORD_BYTES
 
 
-def _cycles(geometry: Geometry, words: int) -> float:
+def _cycles(config: KernelConfig, words: int) -> float:
     """What products take: those of the tensor cores, or moving ``words`` in shared memory."""
-    fragments = geometry.tile_warps * geometry.k_warps * geometry.warp_tiles * geometry.warp_k
-    products = 3 if geometry.kind.strict else 1
-    return max(3.2 * fragments * geometry.rows / 8 * products, words / 8)
+    fragments = config.tile_warps * config.k_warps * config.warp_tiles * config.warp_k
+    products = 3 if config.kind.strict else 1
+    return max(3.2 * fragments * config.rows / 8 * products, words / 8)

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas.product import RowsProducts
 from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
+from dnnffi.backends.own.recurrent.config import KernelConfig
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
-from dnnffi.backends.own.recurrent.geometry import Geometry
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     begin_kernels,
@@ -36,6 +36,7 @@ from dnnffi.backends.own.recurrent.kernels import (
 from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
@@ -61,7 +62,7 @@ _NO_TABLES = 0, 0, 0
 
 
 class BatchSizes(NamedTuple):
-    """Sizes of a batch as arguments of the kernels, in their order.
+    """Sizes of a batch, named as the arguments of the kernels that they are.
 
     ``step_stride`` and ``row_stride`` are in rows of a step, 0 in packed arrays; ``positions`` are
     the rows of all steps together.
@@ -88,9 +89,9 @@ class OwnNetwork:
     """A network on our own kernels, on one device, ready for any sizes.
 
     ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
-    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` are the
-    geometries of the kernels, the latter None for inference. Raises `UnsupportedError` if a kernel
-    cannot be compiled or does not fit on the device, and `CublasError`.
+    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` configure the
+    kernels, the latter None for inference. Raises `UnsupportedError` if a kernel cannot be compiled
+    or does not fit on the device, and `CublasError`.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class OwnNetwork:
         memory: MemoryWithGraphs,
         library: Any,
         algorithm: str,
-        forward: Geometry,
-        backward: Geometry | None,
+        forward: KernelConfig,
+        backward: KernelConfig | None,
     ) -> None:
         self.device, self.memory, self.algorithm = device, memory, algorithm
         self.kind = kind = forward.kind
@@ -211,8 +212,8 @@ class OwnNetwork:
         self._all_products.close()
 
 
-def kernels_beside(problem: RNNProblem, forward: Geometry) -> list[KernelSource]:
-    """Return the kernels of an `OwnNetwork` that have no geometry."""
+def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSource]:
+    """Return the kernels of an `OwnNetwork` that have no `KernelConfig`."""
     spec = problem.spec
     found = []
     if problem.training and spec.bias:
@@ -309,7 +310,7 @@ class OwnRNNExecutor(AddressExecutor):
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
-        room = buffers.forward_room.addresses(at.workspace, at.reserve)
+        exchange, streamed = buffers.forward_room.addresses(at.workspace, at.reserve)
         for layer in range(0, last_layer, layers):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
@@ -322,31 +323,48 @@ class OwnRNNExecutor(AddressExecutor):
                     self._clear(launch, buffers.forward_room.cleared(at.workspace, 0))
             is_last = last == last_layer - 1
             y = at.y if is_last else kept + buffers.arrays[last].y
-            matrices = weights_at + weights.w_hh, 0, 0
+            matrices, matrix_scales, state_scales = weights_at + weights.w_hh, 0, 0
             if buffers.narrow is not None:
-                matrices = buffers.narrow.addresses(at.workspace, at.h_0)
+                matrices, matrix_scales, state_scales = buffers.narrow.addresses(
+                    at.workspace, at.h_0
+                )
                 between_matrices = buffers.narrow.narrow_kernel.stride
-            arguments = (
-                gates,
-                kept + arrays.c_before,
-                kept + arrays.h_before,
-                y,
-                kept + arrays.y if network.is_training else 0,
-                between_layers,
-                *matrices,
-                weights_at + weights.b_ih if has_bias else 0,
-                weights_at + weights.b_hh if has_bias else 0,
-                at.h_0 and at.h_0 + state,
-                at.c_0 and at.c_0 + state,
-                at.h_n and at.h_n + state,
-                at.c_n and at.c_n + state,
-                *room,
-                *tables,
-                *(self._last_sizes if is_last else self._sizes),
-                between_matrices,
-                between_biases,
+            sizes = self._last_sizes if is_last else self._sizes
+            params = ForwardParams(
+                gates=gates,
+                c_before=kept + arrays.c_before,
+                h_before=kept + arrays.h_before,
+                y=y,
+                layer_y=kept + arrays.y if network.is_training else 0,
+                layer_stride=between_layers,
+                matrices=matrices,
+                matrix_scales=matrix_scales,
+                state_scales=state_scales,
+                input_bias=weights_at + weights.b_ih if has_bias else 0,
+                recurrent_bias=weights_at + weights.b_hh if has_bias else 0,
+                h_0=at.h_0 and at.h_0 + state,
+                c_0=at.c_0 and at.c_0 + state,
+                h_n=at.h_n and at.h_n + state,
+                c_n=at.c_n and at.c_n + state,
+                exchange=exchange,
+                streamed=streamed,
+                step_offsets=tables[0],
+                lengths=tables[1],
+                caller_rows=tables[2],
+                steps=sizes.steps,
+                batch=sizes.batch,
+                step_stride=sizes.step_stride,
+                row_stride=sizes.row_stride,
+                positions=sizes.positions,
+                directions=sizes.directions,
+                matrix_stride=between_matrices,
+                bias_stride=between_biases,
+                groups=buffers.forward_launches.groups,
+                first_group=0,
+                clip_low=network.clip[0],
+                clip_high=network.clip[1],
             )
-            buffers.forward_launches.run(launch, arguments, network.clip)
+            buffers.forward_launches.run(launch, params)
             x = y
             if self._dropout is not None and layer < last_layer - 1:
                 x = kept + arrays.dropped
@@ -406,6 +424,7 @@ class OwnRNNExecutor(AddressExecutor):
         tables = self._table_addresses(at.reserve)
         if not room.is_reserved:  # else the forward pass has cleared it
             self._clear(launch, room.cleared(at.workspace, at.reserve))
+        exchange, streamed = room.addresses(at.workspace, at.reserve)
         dy = at.dy
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
@@ -413,26 +432,39 @@ class OwnRNNExecutor(AddressExecutor):
             is_last = last == spec.num_layers - 1
             gates, state = at.reserve + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, _ = buffers.backward_strides[layer]
-            arguments = (
-                gates,
-                at.reserve + arrays.c_before,
-                at.reserve + arrays.h_before,
-                at.y if is_last else at.reserve + buffers.arrays[last].y,
-                at.reserve + arrays.y,
-                between_layers,
-                dy,
-                at.weights + weights.w_hh,
-                at.dh_n and at.dh_n + state,
-                at.dc_n and at.dc_n + state,
-                at.dh_0 and at.dh_0 + state,
-                at.dc_0 and at.dc_0 + state,
-                at.reserve + arrays.bias_sums if spec.bias else 0,
-                *room.addresses(at.workspace, at.reserve),
-                *tables,
-                *(self._last_sizes if is_last else self._sizes),
-                between_matrices,
+            sizes = self._last_sizes if is_last else self._sizes
+            params = BackwardParams(
+                gates=gates,
+                c_before=at.reserve + arrays.c_before,
+                h_before=at.reserve + arrays.h_before,
+                y=at.y if is_last else at.reserve + buffers.arrays[last].y,
+                layer_y=at.reserve + arrays.y,
+                layer_stride=between_layers,
+                dy=dy,
+                matrices=at.weights + weights.w_hh,
+                dh_n=at.dh_n and at.dh_n + state,
+                dc_n=at.dc_n and at.dc_n + state,
+                dh_0=at.dh_0 and at.dh_0 + state,
+                dc_0=at.dc_0 and at.dc_0 + state,
+                bias_sums=at.reserve + arrays.bias_sums if spec.bias else 0,
+                exchange=exchange,
+                streamed=streamed,
+                step_offsets=tables[0],
+                lengths=tables[1],
+                caller_rows=tables[2],
+                steps=sizes.steps,
+                batch=sizes.batch,
+                step_stride=sizes.step_stride,
+                row_stride=sizes.row_stride,
+                positions=sizes.positions,
+                directions=sizes.directions,
+                matrix_stride=between_matrices,
+                groups=launches.groups,
+                first_group=0,
+                clip_low=network.clip[0],
+                clip_high=network.clip[1],
             )
-            launches.run(launch, arguments, network.clip)
+            launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
                 dx = at.workspace + buffers.packed_dx if self._copies else at.dx

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import DTYPES, WORD_BYTES, Geometry
+from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.source import Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
@@ -19,11 +20,11 @@ ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
 
 
-def layer_kernel(geometry: Geometry) -> KernelSource:
-    """Return the kernel of a geometry: all steps of a layer, forward or backward."""
-    name = "backward" if geometry.kind.backward else "forward"
-    policy = "fma.cuh" if geometry.parts else ""
-    return kernel_source(f"{name}.cu", f"recurrent_{name}", geometry.constants(), policy)
+def layer_kernel(config: KernelConfig) -> KernelSource:
+    """Return the kernel of a configuration: all steps of a layer, forward or backward."""
+    name = "backward" if config.kind.backward else "forward"
+    policy = "fma.cuh" if config.parts else ""
+    return kernel_source(f"{name}.cu", f"recurrent_{name}", config.constants(), policy)
 
 
 def one_step_kernel(constants: dict[str, Constant]) -> KernelSource:
@@ -103,16 +104,16 @@ def _of_arrays(dtype: str) -> dict[str, Constant]:
     return {"DTYPE": DTYPES[dtype], "FACTORS": DTYPES[dtype], "STRICT": False}
 
 
-def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
-    """Return the kernel of a geometry on the current device; it is compiled once for all callers.
+def compile_kernel(config: KernelConfig, memory: MemoryWithGraphs) -> Kernel:
+    """Return the kernel of a configuration; it is compiled once for all callers on a device.
 
     Raises `UnsupportedError` if there is no compiler, or if it fails.
     """
     try:
         return memory.kernel(
-            *layer_kernel(geometry),
-            cooperative=not geometry.cluster,
-            shared_bytes=geometry.shared_bytes,
+            *layer_kernel(config),
+            cooperative=not config.cluster,
+            shared_bytes=config.shared_bytes,
         )
     except Exception as error:  # CuPy's have no class in common
         raise UnsupportedError(
@@ -121,23 +122,23 @@ def compile_kernel(geometry: Geometry, memory: MemoryWithGraphs) -> Kernel:
 
 
 class LayerKernel:
-    """A compiled geometry, ready for any number of rows and steps.
+    """A compiled configuration, ready for any number of rows and steps.
 
     ``max_blocks`` is how many of its blocks the device runs at the same time. Raises
     `UnsupportedError` if there is no compiler, or if not even one group fits on the device.
     """
 
-    def __init__(self, geometry: Geometry, memory: MemoryWithGraphs) -> None:
-        self.geometry = geometry
-        self.kernel = compile_kernel(geometry, memory)
-        self.threads = (geometry.threads,)
-        self.shared_bytes = geometry.shared_bytes
-        self.group_rows, self.group_blocks = geometry.group_rows, geometry.group_blocks
-        self.bias_parts = geometry.bias_parts  # of a group
-        self.layers = geometry.kind.layers
-        self._exchange_bytes = None if self.layers > 1 else geometry.exchange_bytes(1)
-        self._streamed_bytes = self.group_blocks * geometry.streamed_bytes
-        self.max_blocks = memory.blocks_at_once(self.kernel, geometry.threads, self.shared_bytes)
+    def __init__(self, config: KernelConfig, memory: MemoryWithGraphs) -> None:
+        self.config = config
+        self.kernel = compile_kernel(config, memory)
+        self.threads = (config.threads,)
+        self.shared_bytes = config.shared_bytes
+        self.group_rows, self.group_blocks = config.group_rows, config.group_blocks
+        self.bias_parts = config.bias_parts  # of a group
+        self.layers = config.kind.layers
+        self._exchange_bytes = None if self.layers > 1 else config.exchange_bytes(1)
+        self._streamed_bytes = self.group_blocks * config.streamed_bytes
+        self.max_blocks = memory.blocks_at_once(self.kernel, config.threads, self.shared_bytes)
         self._check_room(self.group_blocks)
 
     def bind(self, batch: int, directions: int, steps: int) -> LayerLaunches:
@@ -153,7 +154,7 @@ class LayerKernel:
         most = min(in_all, self.max_blocks // self.group_blocks)
         exchange_bytes = self._exchange_bytes
         if exchange_bytes is None:
-            exchange_bytes = self.geometry.exchange_bytes(steps)
+            exchange_bytes = self.config.exchange_bytes(steps)
         launches = [
             ((min(most, in_all - first) * self.group_blocks,), first)
             for first in range(0, in_all, most)
@@ -167,7 +168,7 @@ class LayerKernel:
             raise UnsupportedError(
                 "dnnffi",
                 "",
-                f"our own kernels need {needed} blocks of {self.geometry.threads} threads and "
+                f"our own kernels need {needed} blocks of {self.config.threads} threads and "
                 f"{self.shared_bytes} bytes of shared memory at once, which this device has no "
                 f"room for",
             )
@@ -188,14 +189,14 @@ class LayerLaunches(NamedTuple):
     exchange_bytes: int
     streamed_bytes: int
 
-    def run(self, launch: Launch, arguments: tuple[int, ...], clip: tuple[float, float]) -> None:
-        """Enqueue all groups."""
+    def run(self, launch: Launch, params: ForwardParams | BackwardParams) -> None:
+        """Enqueue all groups; ``params`` are for the first launch."""
         kernel = self.kernel
         for blocks, first in self.launches:
             kernel.kernel(
                 blocks,
                 kernel.threads,
-                (*arguments, self.groups, first, *clip),
+                params._replace(first_group=first) if first else params,
                 stream=launch.stream,
                 shared_mem=kernel.shared_bytes,
             )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
+from dnnffi.backends.own.recurrent.params import NarrowParams
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -83,8 +84,15 @@ class NarrowMatrices(NamedTuple):
         stride: int = 0,
     ) -> None:
         kind = self.narrow_kernel.kind
-        sizes = rows, directions, kind.hidden, kind.padded, stride
-        blocks = -(-rows * directions // _WARPS)
-        self.narrow_kernel.kernel(
-            (blocks,), (32 * _WARPS,), (source, *targets, *sizes), stream=launch.stream
+        params = NarrowParams(
+            matrices=source,
+            narrow=targets[0],
+            scales=targets[1],
+            rows=rows,
+            directions=directions,
+            hidden=kind.hidden,
+            padded=kind.padded,
+            stride=stride,
         )
+        blocks = -(-rows * directions // _WARPS)
+        self.narrow_kernel.kernel((blocks,), (32 * _WARPS,), params, stream=launch.stream)

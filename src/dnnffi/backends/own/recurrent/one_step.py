@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
+from dnnffi.backends.own.recurrent.config import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
+from dnnffi.backends.own.recurrent.params import OneStepParams
 from dnnffi.backends.own.recurrent.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -214,16 +215,23 @@ class OneStepExecutor(AddressExecutor):
             layer.kernel(
                 (division.blocks(*self._sizes),),
                 (division.threads,),
-                (
-                    *(x, weights + w_ih, weights + w_hh, *biases),
-                    at.h_0 and at.h_0 + states,
-                    at.c_0 and at.c_0 + states,
-                    y,
-                    at.h_n and at.h_n + states,
-                    at.c_n and at.c_n + states,
-                    *self._sizes,
-                    *layer.strides,
-                    *self._bounds,
+                OneStepParams(
+                    x=x,
+                    w_ih=weights + w_ih,
+                    w_hh=weights + w_hh,
+                    b_ih=biases[0],
+                    b_hh=biases[1],
+                    h_0=at.h_0 and at.h_0 + states,
+                    c_0=at.c_0 and at.c_0 + states,
+                    y=y,
+                    h_n=at.h_n and at.h_n + states,
+                    c_n=at.c_n and at.c_n + states,
+                    batch=self._sizes[0],
+                    directions=self._sizes[1],
+                    matrix_stride=layer.strides[0],
+                    bias_stride=layer.strides[1],
+                    clip_low=self._bounds[0],
+                    clip_high=self._bounds[1],
                 ),
                 stream=launch.stream,
                 shared_mem=division.shared_bytes,

@@ -7,7 +7,7 @@ from struct import Struct
 
 import numpy as np
 
-from dnnffi.backends.own.recurrent.geometry import WORD_BYTES
+from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ROWS,
     ROWS_PER_BLOCK,
@@ -15,6 +15,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     row_kernels,
     table_kernel,
 )
+from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
@@ -93,18 +94,23 @@ class Packing:
         self._begin[max_rows, piece_bytes](
             (steps * parts,),
             (_THREADS,),
-            (
-                x,
-                packed_x,
-                *at,
-                *(of_forward[0], of_forward[1] // WORD_BYTES),
-                *(of_backward[0], of_backward[1] // WORD_BYTES),
-                parts,
-                *(strides or (0, 0)),
-                self._x_bytes // piece_bytes,
-                y,
-                self._y_bytes,
-                batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
+            BeginParams(
+                padded=x,
+                packed=packed_x,
+                step_offsets=at[0],
+                lengths=at[1],
+                caller_rows=at[2],
+                of_forward=of_forward[0],
+                forward_count=of_forward[1] // WORD_BYTES,
+                of_backward=of_backward[0],
+                backward_count=of_backward[1] // WORD_BYTES,
+                parts=parts,
+                step_stride=strides[0] if strides else 0,
+                row_stride=strides[1] if strides else 0,
+                pieces=self._x_bytes // piece_bytes,
+                y=y,
+                y_row_bytes=self._y_bytes,
+                rows=batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
             ),
             stream=launch.stream,
             shared_mem=2 * INDEX_BYTES * batch,
@@ -121,9 +127,16 @@ class Packing:
         self._kernels["gather_rows", piece_bytes](
             (_blocks(layout.steps * layout.batch),),
             (_THREADS,),
-            (
-                *(padded, packed, step_offsets, caller_rows),
-                *(layout.steps, layout.batch, *strides, self._x_bytes // piece_bytes),
+            GatherParams(
+                padded=padded,
+                packed=packed,
+                step_offsets=step_offsets,
+                caller_rows=caller_rows,
+                steps=layout.steps,
+                batch=layout.batch,
+                step_stride=strides[0],
+                row_stride=strides[1],
+                pieces=self._x_bytes // piece_bytes,
             ),
             stream=launch.stream,
         )

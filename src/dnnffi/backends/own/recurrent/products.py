@@ -13,7 +13,7 @@ from dnnffi.backends.cublas.product import (
     RowsProduct,
     RowsProducts,
 )
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.device.interface import Launch, Memory
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES

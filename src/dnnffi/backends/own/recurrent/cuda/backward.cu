@@ -35,14 +35,29 @@ struct BackwardArrays
     DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
 };
 
+/* D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless it
+   says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction: "[D,
+   ...]" is then [LAYERS, ...]. `params.py` has the same names. */
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_backward(
-    Element *gates, const Element *c_before, const Element *h_before, const Element *y,
-    const Element *between, long long layer_stride, const Element *dy, const Element *matrices,
-    const Element *dh_n, const Element *dc_n, Element *dh_0, Element *dc_0, float *bias_sums,
-    uint4 *exchange, uint4 *streamed, const int *offsets, const int *lengths, const int *order,
-    long long steps, long long batch, long long step_stride, long long row_stride,
-    long long positions, long long directions, long long weight_stride, long long groups,
-    long long first_group, double low, double high)
+    Element *gates,          /* [D, P, SAVED, PADDED]: on entry what the forward pass saved, then gradients */
+    const Element *c_before, /* [D, P, PADDED] */
+    const Element *h_before, /* [D, P, PADDED] */
+    const Element *y,        /* [P, D, H], of the last layer */
+    const Element *layer_y,  /* [P, H], of all layers but the last */
+    long long layer_stride,
+    const Element *dy,           /* [P, D, H], of the last layer */
+    const Element *matrices,     /* [GATES, H, H] */
+    const Element *dh_n, const Element *dc_n,  /* [D, B, H]; null: zeros */
+    Element *dh_0, Element *dc_0,        /* [D, B, H]; null: not asked for */
+    float *bias_sums,            /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
+    uint4 *exchange, uint4 *streamed,  /* as of the forward pass */
+    const int *step_offsets, const int *lengths, const int *caller_rows,
+    long long steps, long long batch,
+    long long step_stride, long long row_stride, /* of y and dy, as of the forward pass */
+    long long positions, long long directions,
+    long long matrix_stride,
+    long long groups, long long first_group,
+    double clip_low, double clip_high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
@@ -53,15 +68,16 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
     const int first_row = number % (int)groups * SUBTILES * ROWS;
 
-    matrices += of_states * weight_stride;
+    matrices += of_states * matrix_stride;
     const long long state = of_states * batch * HIDDEN;
-    const long long saved = direction * positions * PADDED, of_layer = layer * layer_stride;
-    const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
-                        (int)row_stride, direction == 1};
+    const long long saved = direction * positions * PADDED;
+    const long long of_layer = layer * layer_stride;
+    const Places places{step_offsets, lengths, caller_rows, (int)steps,
+                        (int)batch, (int)step_stride, (int)row_stride, direction == 1};
     const BackwardArrays arrays{gates + of_layer + saved * SAVED,
                                 c_before + of_layer + saved,
                                 h_before + of_layer + saved,
-                                (above > 0 ? between + of_layer : y) + direction * HIDDEN,
+                                (above > 0 ? layer_y + of_layer : y) + direction * HIDDEN,
                                 above > 0 ? nullptr : dy + direction * HIDDEN,
                                 (int)directions,
                                 above == 0 && places.has_padded()};
@@ -92,7 +108,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll 1
     for (int turn = 0; turn <= last; turn++) {
         const int step = last - 1 - turn;
-        if (FAR && turn == last - SCATTER) weights.let_go();
+        if (FAR && turn == last - SCATTER) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(turn, sub);
@@ -142,12 +158,12 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            const auto meet = [&] {
+            const auto sync = [&] {
                 wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
                 __syncthreads();
                 group.confirm(turn - 1);
             };
-            if (!FMA) meet();
+            if (!FMA) sync();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
@@ -186,7 +202,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
                     const CellGradients before = step_backward(
-                        of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc[sub][i][e], low, high);
+                        of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc[sub][i][e],
+                        clip_low, clip_high);
                     dh[sub][i][e] = live ? before.h : 0;
                     dc[sub][i][e] = live ? before.c : 0;
 #pragma unroll
@@ -212,7 +229,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     else group.send(turn, sub, slot, stream, gate, task);
                 }
             }
-            if (FMA) meet();
+            if (FMA) sync();
             if (CLUSTER || FMA) pass_on();
             else __syncthreads();
             if constexpr (SCATTER && TEAM == 1)

@@ -54,7 +54,7 @@ struct Arrivals
         __syncwarp(); /* a warp begins a barrier as one, by its machine code; a thread arrives */
         if (threadIdx.x == 0)
             for (int phase = 0; phase < 2; phase++) expect_bytes(of(phase), bytes(phase));
-        meet_cluster();
+        sync_cluster();
     }
 
     /* Sets `late` if the words of a phase never arrive. */

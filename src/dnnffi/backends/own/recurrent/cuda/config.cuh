@@ -1,6 +1,7 @@
 #pragma once
 /* Division of a step among blocks, warps and threads: the constants of a `Config`, which Python chooses
-   (`geometry.py`), and those that follow from them, with the same sums as there. */
+   (`config.py`), and those that follow from them. What Python needs too is computed there alone; the
+   assertions at the end say what has to hold. */
 
 #include "cells.cuh"
 #include "dtype.cuh"
@@ -54,29 +55,28 @@ constexpr bool FMA = PARTS > 0;
 constexpr bool FAR = Config::FAR;
 
 /* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
-constexpr int PADDED = (HIDDEN + 7) / 8 * 8;
-constexpr int TEAMS = (PADDED + UNITS * TEAM - 1) / (UNITS * TEAM);
-constexpr int BLOCKS = TEAMS * TEAM;        /* of a group */
-constexpr int WORDS = PADDED / K_WORD;      /* of a row of one gate, or of h */
-constexpr int BLOCK_WORDS = UNITS / K_WORD; /* those of a block */
-constexpr int ARRAY_WORDS = UNITS / WORD;   /* the same in an array */
+constexpr int PADDED = Config::PADDED;
+constexpr int TEAMS = Config::TEAMS, BLOCKS = Config::BLOCKS; /* of a group */
+constexpr int WORDS = PADDED / K_WORD;                        /* of a row of one gate, or of h */
+constexpr int BLOCK_WORDS = UNITS / K_WORD;                   /* those of a block */
+constexpr int ARRAY_WORDS = UNITS / WORD;                     /* the same in an array */
 
 /* The words of a row that a block multiplies in a step, its k: h, or backward the gradients of all
-   gates; with SCATTER those of its team's units. Of several LAYERS also, before its own, those of
-   the layer that it reads: y of the one below, or backward the gradients of the one above. */
-constexpr int PART_WORDS = (BACKWARD ? GATES : 1) * (SCATTER ? TEAM * BLOCK_WORDS : WORDS);
-constexpr int EXCHANGED = (LAYERS > 1 ? 2 : 1) * PART_WORDS;
+   gates; with SCATTER those of its team's units. Of several LAYERS also, before its own, the PART_WORDS
+   of the layer that it reads: y of the one below, or backward the gradients of the one above. */
+constexpr int EXCHANGED = Config::EXCHANGED;
+constexpr int PART_WORDS = EXCHANGED / (LAYERS > 1 ? 2 : 1);
 
 /* A GRU multiplies the product of h in its n by r, not that of x. Where one kernel has both, a forward
    has sums of n for each, and a backward sends both gradients of n. */
 constexpr bool TWO_N = CELL == GRU && LAYERS > 1;
 constexpr int SENT = BACKWARD ? GATES + TWO_N : 1; /* words of a unit's word in a row */
 
-/* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. */
-constexpr int K_STEPS = (EXCHANGED + 3) / 4;
-constexpr int CHUNK_K = (K_STEPS + CHUNKS * K_WARPS - 1) / (CHUNKS * K_WARPS); /* of a warp */
+/* A step of k takes 4 words: two products of 16 x 8. Their halves are 8 rows of one gate. A warp has
+   CHUNK_K steps of k of a chunk, and WARP_K of all. */
+constexpr int CHUNK_K = Config::CHUNK_K;
 constexpr int WARP_K = CHUNKS * CHUNK_K;
-constexpr int K_STREAMED = WARP_K - K_REGISTERS - K_SHARED;
+constexpr int K_STREAMED = Config::K_STREAMED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
 
 /* Of a chunk's steps of k, do warps have every K_WARPS-th, or as many in a row? What they request at the
@@ -93,32 +93,30 @@ DEVICE constexpr int first_word(int s)
     return 4 * (s % CHUNKS * (K_WARPS * CHUNK_K) + s / CHUNKS * NEXT_K);
 }
 
-constexpr int OCTET_GATES = BACKWARD ? 1 : GATES + TWO_N; /* half tiles of 8 units */
+constexpr int OCTET_GATES = Config::OCTET_GATES; /* half tiles of 8 units */
 constexpr int BLOCK_HALVES = UNITS / 8 * OCTET_GATES;
 constexpr int HALVES = (SCATTER ? TEAMS : 1) * BLOCK_HALVES;
-constexpr int TILES = (HALVES + 1) / 2;
-constexpr int WARP_TILES = (TILES + TILE_WARPS - 1) / TILE_WARPS;
-constexpr int COLUMNS = FMA ? 1 : ROWS / 8; /* tiles of rows */
+constexpr int TILES = Config::TILES, WARP_TILES = Config::WARP_TILES; /* of a block, of a warp */
+constexpr int COLUMNS = FMA ? 1 : ROWS / 8;                           /* tiles of rows */
 /* Sums of many rows and words in flight leave few registers: what cells read from the ring, and the
    words of a column, are then read when they are needed. */
 constexpr bool CROWDED = ROWS > 16 || CHUNKS > 1;
 constexpr bool FOURFOLD = OCTET_GATES == 4 && WARP_TILES % 2 == 0; /* partial sums as float4 */
 
 constexpr int WARPS = TILE_WARPS * K_WARPS;
-constexpr int THREADS = WARPS * 32;
+constexpr int THREADS = Config::THREADS;
 
 /* Cells: a task of a warp is 8 units of 8 rows, or of every second row if that uses more warps. */
-constexpr int OCTETS = UNITS / 8 * COLUMNS;
-constexpr int CELLS = FMA || OCTETS * 2 <= WARPS ? 1 : 2; /* of a thread in a task */
-constexpr int TASKS = OCTETS * (3 - CELLS);
+constexpr int CELLS = Config::CELLS; /* of a thread in a task */
+constexpr int TASKS = UNITS / 8 * COLUMNS * (3 - CELLS);
 constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
 constexpr int TASK_WORDS = 32 * CELLS / K_WORD; /* that a task sends, of one gate */
 
 /* The arrays that a step reads and writes, each a stream of words through the ring. */
 constexpr bool PLAIN = CELL == TANH || CELL == RELU;
-constexpr int INPUTS = BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES;
-constexpr int STREAMS = BACKWARD ? INPUTS : GATES + 1 + (TRAINING && !PLAIN);
-constexpr int RING_WORDS = STREAMS * ARRAY_WORDS * ROWS; /* of a slot */
+constexpr int STREAMS = Config::STREAMS;
+constexpr int INPUTS = BACKWARD ? STREAMS : GATES; /* streams that are read */
+constexpr int RING_WORDS = Config::RING_WORDS;     /* of a slot */
 
 /* With FMA, but for a CLUSTER, which does it while words arrive, the last warps of a block fill and empty
    the ring, while the others compute. */
@@ -131,48 +129,73 @@ constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
 /* Of a share: words that a block sends to another one. Several threads add up some blocks' words
    each, or a thread several words of all blocks. */
-constexpr int SHARE_WORDS = BLOCK_HALVES * COLUMNS * 16;
-constexpr int ADDERS = SHARE_WORDS < THREADS ? THREADS / SHARE_WORDS : 1; /* threads of a word */
-constexpr int ADDED = (SHARE_WORDS + THREADS - 1) / THREADS;              /* words of a thread */
-constexpr bool ROW_PAIRS = COLUMNS % 2 == 0;  /* what a word of a share has of two columns or tiles */
+constexpr int SHARE_WORDS = Config::SHARE_WORDS;
+constexpr int ADDERS = !FMA && SHARE_WORDS < THREADS ? THREADS / SHARE_WORDS : 1; /* threads of a word */
+constexpr int ADDED = (SHARE_WORDS + THREADS - 1) / THREADS;                      /* words of a thread */
+constexpr bool ROW_PAIRS = COLUMNS % 2 == 0; /* what a word of a share has of two columns or tiles */
 
-constexpr int CHUNK_WORDS = K_WARPS * CHUNK_K * 4 * ROWS;
-constexpr int CHUNK_LOADS = (CHUNK_WORDS + THREADS - 1) / THREADS; /* of a thread */
+constexpr int CHUNK_WORDS = Config::CHUNK_WORDS;
+constexpr int CHUNK_LOADS = Config::CHUNK_LOADS; /* of a thread */
 constexpr int GATHERED_WORDS = EXCHANGED * ROWS;
-constexpr int STAGED_WORDS = CHUNKS > 1 ? 2 * CHUNK_WORDS : GATHERED_WORDS;
 constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
-constexpr int SLOT_WORDS =
-    SHARES + (!SCATTER ? SENT * WORDS * ROWS : TEAM > 1 ? TEAMS * GATHERED_WORDS : 0);
-constexpr int PARTIAL_FLOATS =
-    SCATTER ? ADDED * THREADS * 4 : FMA ? 0 : K_WARPS * 2 * TILES * COLUMNS * 64;
-constexpr int PARTIAL_BYTES = (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4;
-constexpr int RING_BYTES = RING * SUBTILES * RING_WORDS * 16;
-constexpr int VALUES = BACKWARD ? GATES : 1;     /* that a unit has for the next product of a row */
+constexpr int SLOT_WORDS = Config::SLOT_WORDS;                     /* that are exchanged in a step */
+
+/* Shared memory: partial sums, the ring, what is staged, the barriers of a CLUSTER, weights. Where words
+   come in chunks, the partial sums of a step take the place of its words. */
+constexpr int PARTIAL_FLOATS = Config::PARTIAL_FLOATS;
+constexpr int RING_AT = Config::RING_AT, STAGED_AT = Config::STAGED_AT; /* bytes */
+constexpr int STAGED_BYTES = Config::STAGED_BYTES;
+constexpr int WEIGHTS_AT = Config::WEIGHTS_AT;
+
+constexpr int VALUES = BACKWARD ? GATES : 1;   /* that a unit has for the next product of a row */
 constexpr int STAGED_FLOATS = VALUES * PADDED; /* of a row, with FMA */
 constexpr int STAGED_ROW = HIDDEN | 1;         /* floats of a row of a matrix: in different banks */
-constexpr int STAGED_BYTES = FMA      ? 2 * ROWS * STAGED_FLOATS * 4
-                             : STAGED ? (CLUSTER ? 2 : 1) * STAGED_WORDS * 16
-                                      : 0;
-constexpr int ARRIVAL_BYTES = !CLUSTER ? 0 : LAYERS > 1 ? 32 : 16;
-
-/* Shared memory: partial sums, the ring, what is staged, weights. Where words come in chunks, the
-   partial sums of a step take the place of its words. */
-constexpr int RING_AT = CHUNKS > 1 && STAGED_BYTES > PARTIAL_BYTES ? STAGED_BYTES : PARTIAL_BYTES;
-constexpr int RING_END = RING_AT + RING_BYTES;
 
 /* At the start weights pass through the same memory, but for what other blocks of a CLUSTER write: at
    least two tiles of each warp at a time. */
 constexpr int OF_COLUMNS = 8 * (4 * K_WORD + 4); /* factors of half a tile, with gaps */
 constexpr int PASSAGE_BYTES = 2 * OF_COLUMNS * (16 / K_WORD);
-constexpr int LEAST_PASSAGES = FMA ? 0 : 2 * WARPS * PASSAGE_BYTES;
-constexpr int PASSED = RING_END < LEAST_PASSAGES ? LEAST_PASSAGES : RING_END;
-constexpr int STAGED_AT = CHUNKS > 1 ? 0 : PASSED;
-constexpr int WEIGHTS_AT = PASSED + (CHUNKS > 1 ? 0 : STAGED_BYTES) + ARRIVAL_BYTES;
-constexpr int PASSAGES = FMA ? 0 : (CLUSTER ? PASSED : WEIGHTS_AT) / (WARPS * PASSAGE_BYTES);
+constexpr int PASSAGES = FMA ? 0 : (CLUSTER ? STAGED_AT : WEIGHTS_AT) / (WARPS * PASSAGE_BYTES);
 constexpr int KEPT_PASSAGES = /* where no weights are yet */
     FMA || CLUSTER ? PASSAGES : (WEIGHTS_AT / WARPS + K_SHARED * WARP_TILES * 1024) / PASSAGE_BYTES;
 
-static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "geometry");
+/* All of a layer, of a block's work and of shared memory is divided, and nothing twice. */
+static_assert(PADDED % 8 == 0 && PADDED >= HIDDEN && PADDED < HIDDEN + 8, "units in arrays");
+static_assert(BLOCKS == TEAMS * TEAM && BLOCKS * UNITS >= PADDED, "units of blocks");
+static_assert((BLOCKS - TEAM) * UNITS < PADDED, "no team without units");
+static_assert(THREADS == 32 * WARPS, "warps of a block");
+static_assert(PART_WORDS == VALUES * (SCATTER ? TEAM * BLOCK_WORDS : WORDS), "words of k");
+static_assert(EXCHANGED == PART_WORDS * (LAYERS > 1 ? 2 : 1), "words of k of both layers");
+static_assert(OCTET_GATES == (BACKWARD ? 1 : GATES + TWO_N), "sums of a unit");
+static_assert(2 * TILES == HALVES + HALVES % 2, "half tiles");
+static_assert(TILE_WARPS * WARP_TILES >= TILES && TILE_WARPS * (WARP_TILES - 1) < TILES, "tiles");
+static_assert(K_WARPS * WARP_K * 4 >= EXCHANGED, "all of k");
+static_assert(FMA || K_REGISTERS + K_SHARED + K_STREAMED == WARP_K, "all weights");
+static_assert(CHUNK_WORDS == 4 * K_WARPS * CHUNK_K * ROWS, "words of a chunk");
+static_assert(CHUNK_LOADS * THREADS >= CHUNK_WORDS, "loads of a chunk");
+static_assert(STREAMS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN)), "arrays");
+static_assert(RING_WORDS == STREAMS * ARRAY_WORDS * ROWS, "a slot of the ring");
+static_assert(FMA || SHARE_WORDS == BLOCK_HALVES * COLUMNS * 16, "a share");
+static_assert(SLOT_WORDS >= SHARES + (SCATTER ? (TEAM > 1) * TEAMS * GATHERED_WORDS : SENT * WORDS * ROWS),
+              "what is exchanged");
+static_assert(PARTIAL_FLOATS >= (SCATTER ? ADDED * THREADS * 4
+                                 : FMA   ? 0
+                                         : K_WARPS * 2 * TILES * COLUMNS * 64),
+              "partial sums");
+static_assert(STAGED_BYTES >= (FMA          ? 2 * ROWS * STAGED_FLOATS * 4
+                               : CHUNKS > 1 ? 2 * CHUNK_WORDS * 16
+                               : STAGED     ? (CLUSTER ? 2 : 1) * GATHERED_WORDS * 16
+                                            : 0),
+              "what is staged");
+static_assert(RING_AT >= (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4, "the ring is behind partial sums");
+static_assert((CHUNKS > 1 ? WEIGHTS_AT : STAGED_AT) >= RING_AT + RING * SUBTILES * RING_WORDS * 16,
+              "what is staged is behind the ring");
+static_assert(CHUNKS == 1 || STAGED_AT == 0 && RING_AT >= STAGED_BYTES, "chunks are before the ring");
+static_assert(CHUNKS > 1 ||
+                  WEIGHTS_AT >= STAGED_AT + STAGED_BYTES + (!CLUSTER ? 0 : LAYERS > 1 ? 32 : 16),
+              "weights are last");
+static_assert(FMA || PASSAGES >= 2, "passages of weights");
+static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");
 static_assert(RING_THREADS > 0, "someone moves words");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
@@ -187,7 +210,7 @@ static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one
 
 /* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
    short that this is a part of it; others do not gain. */
-DEVICE int held(int value)
+DEVICE int retained(int value)
 {
     if constexpr (CLUSTER) asm volatile("" : "+r"(value));
     return value;

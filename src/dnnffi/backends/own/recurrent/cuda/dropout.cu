@@ -27,9 +27,11 @@ DEVICE Random philox(u64 low, u64 high, u64 key)
     return {{c0, c1, c2, c3}};
 }
 
-/* A state is its seed and how many masks it has drawn. A forward keeps both for its backward and
-   moves the state on: also where a graph is replayed. */
-extern "C" __global__ void take_masks(u64 *state, u64 *taken, long long masks)
+/* A forward pass keeps the state for its backward pass and moves it on: also where a graph is replayed. */
+extern "C" __global__ void take_masks(
+    u64 *state, /* [2]: the seed, and how many masks were drawn */
+    u64 *taken, /* [2]: the state before */
+    long long masks)
 {
     taken[0] = state[0], taken[1] = state[1];
     state[1] += masks;
@@ -42,37 +44,42 @@ struct alignas(FOUR * sizeof(Element)) Four
     Element of[FOUR];
 };
 
-/* to = from * mask, which may be the same array. `mask` counts those of the forward. A number below
-   `dropped_below` drops; `scale` is what others are multiplied by. What is dropped is multiplied by
-   zero, so that NaN and infinity stay NaN. */
+/* target = source * mask, [T, B, units] or packed rows. What is dropped is multiplied by zero, so that NaN and infinity stay NaN. */
 extern "C" __global__ void drop_elements(
-    const Element *from, Element *to, const u64 *taken, const int *offsets, const int *order,
-    long long mask, long long steps, long long batch, long long step_stride, long long row_stride,
-    long long units, long long dropped_below, double scale)
+    const Element *source,
+    Element *target, /* may be `source` */
+    const u64 *taken,                    /* [2]: the state of the forward pass */
+    const int *step_offsets, const int *caller_rows, /* tables of rows, see packed_rows.cuh; null: dense rows */
+    long long mask,                      /* number of the mask in the forward pass */
+    long long steps, long long batch,
+    long long step_stride, long long row_stride, /* in rows, of dense ones */
+    long long units,
+    long long dropped_below, /* a random number below this drops */
+    double scale            /* what elements that are kept are multiplied by */)
 {
     const u64 seed = taken[0], number = taken[1] + mask;
     const long long groups = (units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;
     const bool whole = units % FOUR == 0;
     for (long long step = blockIdx.z; step < steps; step += gridDim.z) {
-        const long long rows = offsets ? offsets[step + 1] - offsets[step] : batch;
+        const long long rows = step_offsets ? step_offsets[step + 1] - step_offsets[step] : batch;
         for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
-            const long long place = step * batch + (order ? order[row] : row);
+            const long long place = step * batch + (caller_rows ? caller_rows[row] : row);
             const long long position =
-                offsets ? offsets[step] + row : step * step_stride + row * row_stride;
+                step_offsets ? step_offsets[step] + row : step * step_stride + row * row_stride;
             long long group = (long long)blockIdx.x * blockDim.x + threadIdx.x;
             for (; group < groups; group += threads) {
                 const Random random = philox(place * groups + group, number, seed);
                 const long long at = position * units + group * FOUR;
                 Four four;
-                if (whole) four = *(const Four *)(from + at);
+                if (whole) four = *(const Four *)(source + at);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++) {
                     const float factor = random.words[i] < dropped_below ? 0.0f : (float)scale;
                     if (whole) four.of[i] = rounded(real(four.of[i]) * factor);
                     else if (group * FOUR + i < units)
-                        to[at + i] = rounded(real(from[at + i]) * factor);
+                        target[at + i] = rounded(real(source[at + i]) * factor);
                 }
-                if (whole) *(Four *)(to + at) = four;
+                if (whole) *(Four *)(target + at) = four;
             }
         }
     }

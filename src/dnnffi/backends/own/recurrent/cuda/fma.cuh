@@ -92,7 +92,7 @@ struct Weights
         }
     }
 
-    DEVICE void let_go() const {} /* all are in registers */
+    DEVICE void release() const {} /* all are in registers */
 
     /* Those of the block's units, of a gate. */
     DEVICE static void read_rows(const Matrices &matrices, float *to, int gate)

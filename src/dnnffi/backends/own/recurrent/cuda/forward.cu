@@ -3,13 +3,9 @@
 
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
    group exchanged, and computes its cells; it writes y, and in training what the backward needs.
-   Of several LAYERS only the first has products of x there; the others' x is exchanged as well. Their
-   arrays lie `layer_stride` elements apart; y of all but the last is `between`, or in inference none.
-   y of the network's last layer is the caller's array. If its rows are padded, `step_stride` and
-   `row_stride` are not 0: each row of a PACKED step is stored where the caller has it. Past the ends of
-   rows nothing is stored here.
-   A NARROW kernel has the recurrent matrices in float16: `scales` are what their rows were divided by,
-   and `state_scales` the same of the rows of h_0, null without one. */
+   Of several LAYERS only the first has products of x there; the others' x is exchanged as well.
+   y of the network's last layer is the caller's array. If its rows are padded, each row of a PACKED step
+   is stored where the caller has it. Past the ends of rows nothing is stored here. */
 
 #include "cells.cuh"
 #include "product_policy.cuh"
@@ -48,14 +44,40 @@ struct ForwardArrays
     }
 };
 
+/* D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless it
+   says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction: "[D,
+   ...]" is then [LAYERS, ...]. `params.py` has the same names. */
 extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
-    Element *gates, Element *c_before, Element *h_before, Element *y, Element *between,
-    long long layer_stride, const Element *matrices, const float *scales, const float *state_scales,
-    const Element *input_bias, const Element *recurrent_bias, const Element *h_0, const Element *c_0,
-    Element *h_n, Element *c_n, uint4 *exchange, uint4 *streamed, const int *offsets,
-    const int *lengths, const int *order, long long steps, long long batch, long long step_stride,
-    long long row_stride, long long positions, long long directions, long long weight_stride,
-    long long bias_stride, long long groups, long long first_group, double low, double high)
+    /* The kernel's own arrays. Those of layers at once are `layer_stride` apart. In training `gates` have
+       SAVED columns: products of x become what the backward pass needs. */
+    Element *gates,    /* [D, P, GATES or SAVED, PADDED]: on entry products of x, of the first layer alone */
+    Element *c_before, /* [D, P, PADDED]: c before each step; LSTM in training */
+    Element *h_before, /* [D, P, PADDED]: h before each step; in training */
+    Element *y,        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
+    Element *layer_y,  /* [P, H], of all layers but the last; null in inference */
+    long long layer_stride,
+    /* Weights and biases of a layer; those of the next direction, or layer, are a stride behind. */
+    const Element *matrices,       /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
+    const float *matrix_scales,    /* [D, GATES, H]: what NARROW rows of matrices were divided by */
+    const float *state_scales,     /* [D, B]: the same of the rows of h_0; null without h_0 */
+    const Element *input_bias,     /* [GATES, H]; both null without biases */
+    const Element *recurrent_bias, /* [GATES, H] */
+    const Element *h_0, const Element *c_0,      /* [D, B, H], rows as the caller has them; null: zeros */
+    Element *h_n, Element *c_n,            /* [D, B, H], likewise; null: not asked for */
+    /* Memory of a launch: words that groups exchange, zeros before the first step; weights that blocks
+       read in every step. */
+    uint4 *exchange, /* [groups of the launch, SUBTILES, slots, SLOT_WORDS] */
+    uint4 *streamed, /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32] */
+    /* PACKED: tables of rows, see packed_rows.cuh. */
+    const int *step_offsets, const int *lengths, const int *caller_rows, /* [T + 1], [B], [B] */
+    long long steps, long long batch,
+    /* Rows between two steps, and between two rows, of arrays; PACKED: of the caller's y, both 0 where that
+       is packed, too. */
+    long long step_stride, long long row_stride,
+    long long positions, long long directions,
+    long long matrix_stride, long long bias_stride, /* to the next direction, or layer */
+    long long groups, long long first_group,        /* of a direction; the first one of this launch */
+    double clip_low, double clip_high           /* bounds of c, unless UNCLIPPED */)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
@@ -65,16 +87,19 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
     const int first_row = number % (int)groups * SUBTILES * ROWS, most = (int)batch - 1;
 
-    const Factor *factors = (const Factor *)matrices + of_states * weight_stride;
+    const Factor *factors = (const Factor *)matrices + of_states * matrix_stride;
     if (input_bias) {
         input_bias += of_states * bias_stride;
         recurrent_bias += of_states * bias_stride;
     }
     const long long state = of_states * batch * HIDDEN;
-    const long long saved = direction * positions * PADDED, of_layer = layer * layer_stride;
-    Element *const its_y = layer == LAYERS - 1 ? y : between ? between + of_layer : nullptr;
-    const Places places{offsets, lengths, order, (int)steps, (int)batch, (int)step_stride,
-                        (int)row_stride, direction == 1};
+    const long long saved = direction * positions * PADDED;
+    const long long of_layer = layer * layer_stride;
+    Element *const its_y = layer == LAYERS - 1 ? y
+                           : layer_y    ? layer_y + of_layer
+                                               : nullptr;
+    const Places places{step_offsets, lengths, caller_rows, (int)steps,
+                        (int)batch, (int)step_stride, (int)row_stride, direction == 1};
     const ForwardArrays arrays{gates + of_layer + saved * (TRAINING ? SAVED : GATES),
                                c_before + of_layer + saved,
                                h_before + of_layer + saved,
@@ -117,7 +142,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             bias[i][gate] = 0;
             if (NARROW)
                 scale[i][gate] =
-                    has ? scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE : 0.0f;
+                    has ? matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
+                        : 0.0f;
             if (!has || !input_bias) continue;
             bias[i][gate] = real(input_bias[gate * HIDDEN + unit]);
             const float other = real(recurrent_bias[gate * HIDDEN + unit]);
@@ -171,7 +197,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 
 #pragma unroll 1
     for (int step = 0; step <= last; step++) {
-        if (FAR && step == last - 1) weights.let_go();
+        if (FAR && step == last - 1) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *slot = ring.slot(step, sub);
@@ -220,13 +246,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 sums.total();
                 partials.write(sums, warp, lane);
             }
-            const auto meet = [&] {
+            const auto sync = [&] {
                 /* The next step's inputs are here; the barrier shows them to all threads. */
                 wait_for_copies<(RING - 2) * SUBTILES - (CLUSTER || FMA)>();
                 __syncthreads();
                 if (step < last) group.confirm(step);
             };
-            if (!FMA) meet();
+            if (!FMA) sync();
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
                 const Task task(i, warp, lane);
@@ -251,7 +277,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
-                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
+                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], clip_low,
+                                            clip_high);
                     const bool live = !PACKED || step < length[sub][i][e];
                     if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
                     const bool padding = HIDDEN % 8 != 0 && rank * UNITS + task.unit >= HIDDEN;
@@ -277,7 +304,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                 }
             }
-            if (FMA) meet();
+            if (FMA) sync();
             if (CLUSTER || FMA) pass_on();
             else __syncthreads();
         }

@@ -17,12 +17,12 @@ namespace dnnffi {
 /* Of a factor beyond these, the reciprocal over STATE_SCALE, or times it, is not a normal number. */
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
-/* A warp has a row of `rows` in each direction. `scales` are the reciprocals of the factors. `narrow` has
-   rows of `padded` elements, with zeros behind `hidden`; null if only `scales` are asked for. The rows of
-   the second direction lie `stride` elements behind those of the first. */
+/* A warp converts a row of a direction. */
 extern "C" __global__ void narrow_rows(
-    const Element *matrices, Factor *narrow, float *scales, long long rows, long long directions,
-    long long hidden, long long padded, long long stride)
+    const Element *matrices, /* [directions, rows, hidden], directions `stride` elements apart */
+    Factor *narrow,          /* [directions, rows, padded], zeros behind `hidden`; null: only `scales` */
+    float *scales,           /* [directions, rows]: reciprocals of the factors */
+    long long rows, long long directions, long long hidden, long long padded, long long stride)
 {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;

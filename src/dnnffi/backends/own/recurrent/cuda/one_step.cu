@@ -118,11 +118,17 @@ struct OneCell
     }
 };
 
+/* D: directions, B: batch, I: INPUTS, H: HIDDEN; strides are in elements. */
 extern "C" __global__ void __launch_bounds__(THREADS) one_step(
-    const Element *x, const Element *w_ih, const Element *w_hh, const Element *b_ih,
-    const Element *b_hh, const Element *h_0, const Element *c_0, Element *y, Element *h_n,
-    Element *c_n, long long batch, long long directions, long long matrix_stride,
-    long long bias_stride, double low, double high)
+    const Element *x,           /* [B, I] */
+    const Element *w_ih, const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; of the next direction a stride behind */
+    const Element *b_ih, const Element *b_hh, /* [GATES, H], likewise; both null without biases */
+    const Element *h_0, const Element *c_0,   /* [D, B, H]; null: zeros */
+    Element *y,                 /* [B, D, H] */
+    Element *h_n, Element *c_n,         /* [D, B, H]; null: not asked for */
+    long long batch, long long directions,
+    long long matrix_stride, long long bias_stride, /* to the next direction */
+    double clip_low, double clip_high           /* bounds of c, unless UNCLIPPED */)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     float *const parts = (float *)memory; /* [WARPS][HALVES][HALF_FLOATS] */
@@ -189,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) one_step(
             for (int w = 0; w < WARPS; w++)
                 (w < X_WARPS ? of_x : of_h)[gate] += of_gate[w * HALVES * HALF_FLOATS];
         }
-        const Cell after = step_forward(of_x, of_h, h[i], c[i], low, high);
+        const Cell after = step_forward(of_x, of_h, h[i], c[i], clip_low, clip_high);
         const long long row = first_row + cell.row, at = state + (long long)cell.row * HIDDEN + unit;
         y[(row * directions + direction) * HIDDEN + unit] = rounded(after.h);
         if (h_n) h_n[at] = rounded(after.h);

@@ -209,11 +209,11 @@ struct Slice
                (WHOLE || chunk * CHUNK_WORDS + at(i) < GATHERED_WORDS);
     }
 
-    DEVICE void meet() const
+    DEVICE void sync() const
     {
         if (K_WARPS == 1) __syncthreads();
         else if (SLICE_THREADS == 32) __syncwarp();
-        else meet_threads<SLICE_THREADS>(number);
+        else sync_threads<SLICE_THREADS>(number);
     }
 };
 
@@ -245,7 +245,7 @@ DEVICE void gather_staged(
             if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
         }
     }
-    slice.meet();
+    slice.sync();
     multiply_staged(sums, weights, staged);
 }
 
@@ -294,7 +294,7 @@ DEVICE void gather_chunks(
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++) mine[i] = load_of(chunk + AHEAD)(i);
         }
-        slice.meet();
+        slice.sync();
         multiply_staged(sums, weights, place, chunk);
     }
     __syncthreads();

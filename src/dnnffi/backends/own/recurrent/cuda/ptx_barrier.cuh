@@ -7,7 +7,7 @@
 namespace dnnffi {
 
 /* So many threads of a block meet, each of several groups of them at a barrier of its own. */
-template <int COUNT> DEVICE void meet_threads(int group)
+template <int COUNT> DEVICE void sync_threads(int group)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(COUNT) : "memory");
 }
@@ -64,7 +64,7 @@ DEVICE bool phase_ended(u32 barrier, u32 parity)
 }
 
 /* All threads of a cluster meet; they see each other's barriers. */
-DEVICE void meet_cluster()
+DEVICE void sync_cluster()
 {
     asm volatile("fence.mbarrier_init.release.cluster;\n\t"
                  "barrier.cluster.arrive.release.aligned;\n\t"

@@ -86,7 +86,7 @@ DEVICE Array users_array(const Element *first, int directions, bool padded = fal
 
 /* The words of an array that one place of the ring has in turn. Where they lie is found out once: a
    step has no time for that. */
-template <bool IS_PACKED> struct WayFields
+template <bool IS_PACKED> struct CursorFields
 {
     Element *first; /* in step 0 */
     int advance;    /* elements, from one step to the next */
@@ -97,7 +97,7 @@ template <bool IS_PACKED> struct WayFields
     DEVICE void set_padded(bool) {}
 };
 
-template <> struct WayFields<true>
+template <> struct CursorFields<true>
 {
     Element *first; /* in position 0; if it is padded, in step 0 */
     int advance;    /* elements, from one position or step to the next */
@@ -108,7 +108,7 @@ template <> struct WayFields<true>
     DEVICE void set_padded(bool value) { padded = value; }
 };
 
-struct Way : WayFields<PACKED>
+struct RingCursor : CursorFields<PACKED>
 {
     DEVICE Element *at(const Places &places, int step) const
     {
@@ -143,25 +143,25 @@ struct Way : WayFields<PACKED>
     }
 };
 
-DEVICE Way way_of(const Array &array, const Places &places, int unit, int row)
+DEVICE RingCursor cursor_of(const Array &array, const Places &places, int unit, int row)
 {
-    Way way{{nullptr, 0, 0, array.whole, array.later}};
-    if (!array.first || unit >= PADDED) return way;
-    way.steps = places.length(row) - array.later;
-    way.advance = array.width;
+    RingCursor cursor{{nullptr, 0, 0, array.whole, array.later}};
+    if (!array.first || unit >= PADDED) return cursor;
+    cursor.steps = places.length(row) - array.later;
+    cursor.advance = array.width;
     long long position = row;
     if constexpr (PACKED) {
-        way.set_padded(array.padded);
+        cursor.set_padded(array.padded);
         if (array.padded) {
-            way.advance *= places.step_stride;
+            cursor.advance *= places.step_stride;
             position = (long long)places.users_row(row) * places.row_stride;
         }
     } else {
-        way.advance *= places.reverse ? -places.step_stride : places.step_stride;
+        cursor.advance *= places.reverse ? -places.step_stride : places.step_stride;
         position = places.of(array.later, row);
     }
-    way.first = array.first + position * array.width + unit;
-    return way;
+    cursor.first = array.first + position * array.width + unit;
+    return cursor;
 }
 
 /* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
@@ -171,12 +171,12 @@ template <class Arrays> struct Ring
     uint4 *slots;
     Places places;
     int rank, thread;
-    Way sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
-    Way seconds[SUBTILES][THREAD_WORDS];
+    RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
+    RingCursor seconds[SUBTILES][THREAD_WORDS];
 
     DEVICE Ring(
         uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
-        : slots(slots_), places(places_), rank(rank_), thread(held(threadIdx.x - RING_FIRST))
+        : slots(slots_), places(places_), rank(rank_), thread(retained(threadIdx.x - RING_FIRST))
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -189,9 +189,9 @@ template <class Arrays> struct Ring
                 const int clamped = row < places.batch ? row : places.batch - 1;
                 const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
                 const int written = row < places.batch ? unit : PADDED;
-                sources[sub][r] = way_of(arrays.source(stream), places, unit, clamped);
-                targets[sub][r] = way_of(arrays.target(stream), places, written, clamped);
-                seconds[sub][r] = way_of(arrays.second(stream), places, written, clamped);
+                sources[sub][r] = cursor_of(arrays.source(stream), places, unit, clamped);
+                targets[sub][r] = cursor_of(arrays.target(stream), places, written, clamped);
+                seconds[sub][r] = cursor_of(arrays.second(stream), places, written, clamped);
             }
     }
 

@@ -32,6 +32,7 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
         ((Wide *)row)[piece] = zero;
 }
 
+/* T, B: steps and rows of the padded arrays. */
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
    forward kernel and those of the backward kernel exchange. Every block sorts
    for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
@@ -42,10 +43,19 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
    each. Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no
    rows. */
 extern "C" __global__ void begin_rows(
-    const Piece *padded, Piece *packed, int *step_offsets, int *lengths, int *caller_rows,
-    uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
-    long long parts, long long step_stride, long long row_stride, long long pieces,
-    unsigned char *y, long long y_row_bytes,
+    const Piece *padded, /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
+    Piece *packed,       /* [positions, pieces] */
+    int *step_offsets, int *lengths, int *caller_rows,
+    /* What the groups of the forward kernel and of the backward kernel exchange: it is cleared. */
+    uint4 *of_forward,
+    long long forward_count,
+    uint4 *of_backward,
+    long long backward_count,
+    long long parts, /* blocks of a step, ROWS_PER_BLOCK of its rows each */
+    long long step_stride, long long row_stride, /* in rows, of the padded arrays */
+    long long pieces,
+    unsigned char *y, /* padded, rows of `y_row_bytes`; null if `padded` is */
+    long long y_row_bytes,
     const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
@@ -118,8 +128,12 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
 
 /* Packs a padded array by tables that are stored. */
 extern "C" __global__ void gather_rows(
-    const Piece *padded, Piece *packed, const int *step_offsets, const int *caller_rows,
-    long long steps, long long batch, long long step_stride, long long row_stride, long long pieces)
+    const Piece *padded, /* [T, B, pieces] or [B, T, pieces] */
+    Piece *packed,       /* [positions, pieces] */
+    const int *step_offsets, const int *caller_rows,
+    long long steps, long long batch,
+    long long step_stride, long long row_stride, /* in rows, of the padded array */
+    long long pieces)
 {
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -161,8 +161,8 @@ struct Weights
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, first = warp / TILE_WARPS * NEXT_WARP * 4;
         policy = keep_a_fifth();
-        word = held(first + lane % 4);
-        staged = held(staged_at(first + lane % 4, lane / 4));
+        word = retained(first + lane % 4);
+        staged = retained(staged_at(first + lane % 4, lane / 4));
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane +
                    ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
@@ -212,7 +212,7 @@ struct Weights
     }
 
     /* In the last step: L2 need not keep them for the kernels that follow. */
-    DEVICE void let_go() { policy = keep_none(); }
+    DEVICE void release() { policy = keep_none(); }
 
     /* Where a fragment is that is not in registers. */
     DEVICE uint4 *place(int i) const

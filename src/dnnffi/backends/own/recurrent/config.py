@@ -1,6 +1,7 @@
 """Sizes that divide a recurrent layer among blocks, warps and threads.
 
-The same sums as in ``config.cuh``, which says what the names mean. Nothing here queries a device.
+CUDA gets them as the constants of a kernel (`KernelConfig.constants`); ``config.cuh`` says what the
+names mean, and asserts what has to hold of them. Nothing here queries a device.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Chip(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, except for its geometry.
+    """What a kernel is compiled for, except for how its work is divided.
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
@@ -115,7 +116,21 @@ class Kind(NamedTuple):
         return (2 if self.layers > 1 else 1) * self.unit_values * self.padded // self.word
 
 
-class Geometry(NamedTuple):
+class SharedLayout(NamedTuple):
+    """The shared memory of a block: partial sums from 0, the ring, what is staged, weights.
+
+    If words come in chunks, the partial sums of a step take the place of its words. ``*_at`` are
+    offsets in bytes. A cluster's barriers are stored between what is staged and the weights.
+    """
+
+    partial_floats: int
+    ring_at: int
+    staged_at: int
+    staged_bytes: int
+    weights_at: int
+
+
+class KernelConfig(NamedTuple):
     """The division of one kind of kernel; see ``config.cuh``."""
 
     kind: Kind
@@ -243,26 +258,37 @@ class Geometry(NamedTuple):
     @property
     def base_shared_bytes(self) -> int:
         """The same without weights: partial sums, the ring, and what is staged."""
-        block_words = self.units // self.kind.array_word
+        return self.shared_layout.weights_at
+
+    @property
+    def ring_words(self) -> int:
+        """Words of a slot of the ring: those of all streams of a step."""
+        return self.streams * (self.units // self.kind.array_word) * self.rows
+
+    @property
+    def shared_layout(self) -> SharedLayout:
+        """What shared memory contains before the weights."""
+        kind, columns = self.kind, self.rows // 8
+        ring_bytes = self.ring * self.subtiles * self.ring_words * WORD_BYTES
         if self.parts:
-            ring = self.ring * self.streams * block_words * self.rows * WORD_BYTES
-            staged = 2 * self.rows * self.kind.unit_values * self.kind.padded * 4
-            return ring + staged + self.cluster * _ARRIVAL_BYTES
-        partials = (1 + self.cluster) * self.k_warps * 2 * self.tiles * (self.rows // 8) * 256
-        ring = self.ring * self.subtiles * self.streams * block_words * self.rows * WORD_BYTES
-        staged = self.k_words * self.rows * WORD_BYTES
-        arrivals = 0
+            staged_bytes = 2 * self.rows * kind.unit_values * kind.padded * 4
+            weights_at = ring_bytes + staged_bytes + self.cluster * _ARRIVAL_BYTES
+            return SharedLayout(0, 0, ring_bytes, staged_bytes, weights_at)
+        partial_floats = self.k_warps * 2 * self.tiles * columns * 64
         if self.scatter:
-            partials = -(-self.share_words // self.threads) * self.threads * WORD_BYTES
-        elif self.chunks > 1:  # partial sums take the place of what is staged
-            partials = max(partials, 2 * self.chunk_words * self.rows * WORD_BYTES)
-            staged = 0
-        elif self.cluster:
-            staged *= 2
-            arrivals = min(2, self.kind.layers) * _ARRIVAL_BYTES
-        else:
-            staged *= self.staged
-        return max(partials + ring, self._least_passages) + staged + arrivals
+            partial_floats = -(-self.share_words // self.threads) * self.threads * 4
+        ring_at = (1 + self.cluster) * partial_floats * 4
+        staged_bytes = self.k_words * self.rows * WORD_BYTES
+        if self.chunks > 1:  # partial sums take the place of what is staged
+            staged_bytes = 2 * self.chunk_words * self.rows * WORD_BYTES
+            ring_at = max(ring_at, staged_bytes)
+            weights_at = max(ring_at + ring_bytes, self._least_passages)
+            return SharedLayout(partial_floats, ring_at, 0, staged_bytes, weights_at)
+        arrival_bytes = min(2, kind.layers) * _ARRIVAL_BYTES if self.cluster else 0
+        staged_bytes *= self.staged * (1 + self.cluster)
+        staged_at = max(ring_at + ring_bytes, self._least_passages)
+        weights_at = staged_at + staged_bytes + arrival_bytes
+        return SharedLayout(partial_floats, ring_at, staged_at, staged_bytes, weights_at)
 
     @property
     def _least_passages(self) -> int:
@@ -277,17 +303,21 @@ class Geometry(NamedTuple):
 
     def exchange_bytes(self, steps: int) -> int:
         """Device memory through which a group exchanges in so many steps."""
-        kind = self.kind
+        layers = self.kind.layers
         if self.cluster or self.parts:
             return 0
-        if kind.layers > 1:
-            sent = kind.unit_values + (kind.two_n and kind.backward)
-            slots = (steps + kind.layers) * kind.layers
-            return self.group_rows * slots * sent * kind.padded // kind.word * WORD_BYTES
-        slot = self.k_words * self.rows
+        slots = (steps + layers) * layers if layers > 1 else 2
+        return self.subtiles * slots * self.slot_words * WORD_BYTES
+
+    @property
+    def slot_words(self) -> int:
+        """Words of a sub-tile that a group, or one of its layers, exchanges in a step."""
+        kind = self.kind
         if self.scatter:
-            slot = self.teams * (self.blocks * self.share_words + (self.team > 1) * slot)
-        return self.subtiles * 2 * slot * WORD_BYTES
+            gathered = (self.team > 1) * self.k_words * self.rows
+            return self.teams * (self.blocks * self.share_words + gathered)
+        sent = kind.unit_values + (kind.two_n and kind.backward)
+        return sent * kind.padded // kind.word * self.rows
 
     @property
     def streamed_bytes(self) -> int:
@@ -307,7 +337,7 @@ class Geometry(NamedTuple):
 
     def constants(self) -> dict[str, Constant]:
         """Return the members of ``Config`` for the kernel; ``config.cuh`` explains them."""
-        kind = self.kind
+        kind, layout = self.kind, self.shared_layout
         return {
             "HIDDEN": kind.hidden,
             "CELL": CELLS[kind.mode],
@@ -335,17 +365,40 @@ class Geometry(NamedTuple):
             "PARTS": self.parts,
             "FAR": self.far,
             "LAYERS": kind.layers,
+            # What follows from them, and is needed here too.
+            "PADDED": kind.padded,
+            "TEAMS": self.teams,
+            "BLOCKS": self.blocks,
+            "THREADS": self.threads,
+            "EXCHANGED": self.k_words,
+            "OCTET_GATES": kind.octet_gates,
+            "TILES": self.tiles,
+            "WARP_TILES": self.warp_tiles,
+            "CHUNK_K": self.chunk_k,
+            "CHUNK_WORDS": self.chunk_words * self.rows,
+            "CHUNK_LOADS": self.chunk_loads,
+            "K_STREAMED": self.k_streamed,
+            "CELLS": self.cells,
+            "STREAMS": self.streams,
+            "RING_WORDS": self.ring_words,
+            "SHARE_WORDS": self.share_words,
+            "SLOT_WORDS": self.slot_words,
+            "PARTIAL_FLOATS": layout.partial_floats,
+            "RING_AT": layout.ring_at,
+            "STAGED_AT": layout.staged_at,
+            "STAGED_BYTES": layout.staged_bytes,
+            "WEIGHTS_AT": layout.weights_at,
         }
 
 
-def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> Geometry:
+def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelConfig:
     """The division whose groups have so many rows and at most so many blocks, without tensor cores.
 
     ``parts`` threads compute a unit. Of one block, a few warps behind them fill and empty the ring.
     """
     units = -(-kind.padded // blocks // 8) * 8
     warps, cluster = -(-units * parts // 32), kind.padded > units
-    one = Geometry(
+    one = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
     )
     ring_words = one.streams * units // kind.array_word * rows

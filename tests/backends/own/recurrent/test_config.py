@@ -1,4 +1,4 @@
-"""Tests of divisions: the same sums as in the kernels' source, and what is offered fits."""
+"""Tests of divisions: what the kernels' source asserts of them holds, and what is offered fits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import random
 
 import pytest
-from emulated_cuda import functions
+from emulated_cuda import EmulatorError, functions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,17 +21,17 @@ from dnnffi.backends.own.recurrent.choices import (
     whole_rows,
     wide,
 )
-from dnnffi.backends.own.recurrent.divisions import divisions, placed
-from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
-from dnnffi.backends.own.recurrent.geometry import (
+from dnnffi.backends.own.recurrent.config import (
     DTYPES,
     GATES,
     MOST_WARPS,
     Chip,
-    Geometry,
+    KernelConfig,
     Kind,
     of_whole_rows,
 )
+from dnnffi.backends.own.recurrent.divisions import divisions, placed
+from dnnffi.backends.own.recurrent.estimates import gathered_step, scattered_step
 from dnnffi.spec.checks import ITEM_SIZES
 
 H200 = Chip(132, 232_448, clusters=True)
@@ -45,30 +45,15 @@ KINDS = [
 ]
 KINDS += [kind._replace(narrow=True) for kind in KINDS if kind.can_be_narrow]
 
-# By name: what Python says, and the expression of C++.
+# What both compute, by name: the property of Python, and the expression of C++.
 SUMS = {
-    "padded": "PADDED",
-    "exchanged": "(LAYERS > 1 ? 2 : 1) * (BACKWARD ? GATES : 1) * WORDS",
-    "octet_gates": "OCTET_GATES",
     "word": "K_WORD",
     "array_word": "WORD",
     "gates": "GATES",
     "saved": "SAVED",
     "plain": "PLAIN",
-    "blocks": "BLOCKS",
-    "teams": "TEAMS",
     "group_rows": "ROWS * SUBTILES",
-    "threads": "THREADS",
-    "tiles": "TILES",
-    "warp_tiles": "WARP_TILES",
-    "chunk_k": "CHUNK_K",
     "warp_k": "WARP_K",
-    "k_streamed": "FMA ? 0 : K_STREAMED",
-    "cells": "CELLS",
-    "streams": "STREAMS",
-    "chunk_words * rows": "CHUNK_WORDS",
-    "chunk_loads": "CHUNK_LOADS",
-    "base_shared_bytes": "WEIGHTS_AT",
     "shared_bytes": (
         "WEIGHTS_AT + (FMA ? BACKWARD || HIDDEN % 4 == 0 ? 0 : UNITS * STAGED_ROW * 4"
         ": K_SHARED * WARPS * WARP_TILES * 1024)"
@@ -79,8 +64,6 @@ SUMS = {
         ": SUBTILES * (LAYERS > 1 ? (50 + LAYERS) * LAYERS : 2LL) * SLOT_WORDS * 16"
     ),
     "group_blocks": "BLOCKS * LAYERS",
-    "k_words": "EXCHANGED",
-    "share_words": "FMA ? 0 : SHARE_WORDS",
     "bias_parts": "FMA ? ROWS : SUBTILES * COLUMNS * (3 - CELLS)",
 }
 
@@ -90,7 +73,7 @@ def kinds(draw, most=4096):
     return draw(st.sampled_from(KINDS))._replace(hidden=draw(st.integers(1, most)))
 
 
-def any_geometry(dice):
+def any_config(dice):
     """One that the source can be compiled with, sensible or not."""
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
     if dice.random() < 0.3:
@@ -103,7 +86,7 @@ def any_geometry(dice):
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
         *(tile_warps, k_warps, 0, 0),
         *(cluster or dice.random() < 0.5, dice.random() < 0.5),
@@ -116,7 +99,7 @@ def any_geometry(dice):
 def any_chunks(dice, kind):
     """One whose words are multiplied in chunks."""
     shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
         *(True, dice.random() < 0.5, dice.randint(2, 3)),
         chunks=dice.randint(2, 7),
@@ -137,7 +120,7 @@ def any_scatter(dice, kind):
     """One whose blocks exchange shares."""
     units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     least = 1 if kind.backward else 2
-    empty = Geometry(
+    empty = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0),
         *(True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(least, 5)),
     )
@@ -146,26 +129,49 @@ def any_scatter(dice, kind):
 
 
 def in_source(one):
-    """The sums of a geometry, as the compiler has them."""
+    """`SUMS` of a configuration, as the compiler has them."""
     text = f'extern "C" {{ long long sums[] = {{{", ".join(SUMS.values())}}}; }}'
     library = functions(one.constants(), ("config.cuh",), text)
     return list((ctypes.c_longlong * len(SUMS)).in_dll(library, "sums"))
 
 
-def test_the_sums_are_those_of_the_source():
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("WARP_TILES", -1), ("WARP_TILES", 1), ("CHUNK_K", -1), ("EXCHANGED", 1)),
+        *(("THREADS", 32), ("BLOCKS", -1), ("BLOCKS", 1), ("TILES", 1), ("STREAMS", -1)),
+        *(("RING_AT", -16), ("STAGED_AT", -16), ("STAGED_BYTES", -16), ("WEIGHTS_AT", -16)),
+        *(("PARTIAL_FLOATS", -1), ("SLOT_WORDS", -1), ("RING_WORDS", -1), ("PADDED", 8)),
+        *(("K_STREAMED", 1), ("OCTET_GATES", 1), ("SHARE_WORDS", -1), ("CHUNK_LOADS", -1)),
+    ],
+)
+def test_a_wrong_division_does_not_compile(name, change):
+    constants = divided().constants()
+    assert functions(constants, ("config.cuh",), "")
+    constants[name] += change
+    with pytest.raises(EmulatorError, match="static assertion failed"):
+        functions(constants, ("config.cuh",), "")
+
+
+def divided():
+    """A division without room in shared memory that is not used."""
+    return forward_choices(Kind("lstm", 1024, "float16", training=True), 64, 1, H200)[0]
+
+
+def test_a_division_has_what_the_source_asserts():
+    """Its assertions are about all that it gets from Python; what both compute is compared."""
     dice = random.Random(0)
     for _ in range(80):
-        one = any_geometry(dice)
+        one = any_config(dice)
         values = {name: getattr(one.kind, name) for name in SUMS if hasattr(one.kind, name)}
         values |= {name: getattr(one, name) for name in SUMS if hasattr(one, name)}
-        values["chunk_words * rows"] = one.chunk_words * one.rows
         values["exchange_bytes(50)"] = one.exchange_bytes(50)
         expected = {name: int(values[name]) for name in SUMS}
         assert dict(zip(SUMS, in_source(one), strict=True)) == expected, one
 
 
 def check(found, kind, batch, chip):
-    """Every geometry can run on a chip, and has all of its work divided."""
+    """Every configuration can run on a chip, and has all of its work divided."""
     assert len(set(found)) == len(found)
     for one in found:
         assert one.kind == kind

@@ -1,0 +1,216 @@
+"""Compiles the recurrent kernels on a machine without a GPU, and compares what they need.
+
+    python tests/cuda_check.py [--write] [--architecture sm_90]
+
+NVRTC compiles each kernel file in representative configurations for `ARCHITECTURES`. Registers of a
+thread, bytes of spills and of the stack are compared with the record, ``cuda_resources.json``,
+which belongs to one version of NVRTC. ``--write`` makes the record again: a change of it is part of
+the commit that causes it, with the reason in its message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from dnnffi.backends.own.recurrent import choices, kernels
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
+from dnnffi.backends.own.recurrent.one_step import division
+from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.runtime.kernels import OPTIONS
+from dnnffi.runtime.nvrtc.compiler import Compiler, Target, load_compiler
+
+RECORD = Path(__file__).with_name("cuda_resources.json")
+ARCHITECTURES = "sm_80", "sm_90", "sm_90a"
+H100 = Chip(132, 232_448, clusters=True)
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+
+
+class Resources(NamedTuple):
+    """What a kernel needs: registers of a thread, and bytes of its local memory."""
+
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+
+def resources(log: str) -> dict[str, Resources]:
+    """Return what each kernel needs, by its name, from the log of a compilation.
+
+    Examples
+    --------
+    >>> resources('''ptxas info    : Compiling entry function 'f' for 'sm_90'
+    ...     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+    ... ptxas info    : Used 8 registers, used 0 barriers''')
+    {'f': Resources(registers=8, stack_bytes=0, spill_store_bytes=0, spill_load_bytes=0)}
+    """
+    found = {}
+    _, *parts = _ENTRY.split(log)
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        registers, stack = _REGISTERS.search(text), _STACK.search(text)
+        if registers is None or stack is None:
+            raise ValueError(f"NVRTC said nothing of the registers of {name}:\n{log}")
+        found[name] = Resources(int(registers[1]), *map(int, stack.groups()))
+    return found
+
+
+def _pairs() -> Iterator[tuple[str, KernelConfig]]:
+    """Yield a name and a config for each kind of division and dtype, forward and backward."""
+    inference = {"training": False}
+    for phase in ("forward", "backward"):
+        training = {"training": True, "backward": phase == "backward"}
+        of_layer = getattr(choices, f"{phase}_choices")
+        for mode, dtype, hidden, batch, more in (
+            ("lstm", "float16", 1024, 64, {}),
+            ("lstm", "float32", 512, 64, {}),
+            ("lstm", "float32", 500, 16, {"strict": True, "clip": 1}),
+            ("gru", "bfloat16", 1000, 32, {"packed": True}),
+            ("rnn_tanh", "float16", 768, 16, {"packed": True}),
+            ("rnn_relu", "float32", 333, 16, {}),
+        ):
+            kind = Kind(mode, hidden, dtype, **training, **more)
+            words = " ".join((mode, dtype, str(hidden), *more, phase))
+            yield words, of_layer(kind, batch, 1, H100)[0]
+        wide = Kind("lstm", 2816, "float16", **training)
+        for number, one in enumerate(choices.wide(wide, 64, 1, H100)[:2]):
+            yield f"lstm float16 2816 wide {number} {phase}", one
+        for how, mode, dtype, hidden, batch, layers in (
+            ("clustered", "lstm", "float16", 128, 16, 1),
+            ("clustered", "gru", "float32", 96, 16, 1),
+            ("clustered", "gru", "float16", 128, 8, 2),
+            ("scattered", "lstm", "bfloat16", 1536, 16, 1),
+            ("whole_rows", "gru", "float16", 50, 100, 1),
+            ("whole_rows", "lstm", "float32", 128, 1, 1),
+        ):
+            kind = Kind(mode, hidden, dtype, **training, layers=layers)
+            words = f"{mode} {dtype} {hidden} {how} {layers} {phase}"
+            yield words, getattr(choices, how)(kind, batch, 1, H100)[0]
+        kind = Kind("lstm", 256, "float16", **training)
+        yield f"lstm float16 256 at once {phase}", choices.layers_at_once(kind, 8, 100, 2, H100)[0]
+    kind = Kind("lstm", 512, "float16", **inference)
+    yield "lstm float16 512 inference", choices.forward_choices(kind, 64, 1, H100)[0]
+
+
+def configurations() -> dict[str, KernelConfig]:
+    """Return the representative configurations of the kernels of all steps, by name."""
+    return dict(_pairs())
+
+
+def programs() -> dict[str, tuple[KernelSource, bool]]:
+    """Return all sources by name, each with whether it needs clusters (sm_90)."""
+    found = {
+        name: (kernels.layer_kernel(one), one.cluster) for name, one in configurations().items()
+    }
+    for mode, dtype, hidden, batch in (
+        ("lstm", "float16", 256, 8),
+        ("gru", "float32", 130, 33),
+        ("rnn_relu", "bfloat16", 64, 64),
+    ):
+        kind = Kind(mode, hidden, dtype)
+        name = f"{mode} {dtype} {hidden} one step"
+        found[name] = division(kind, 200, batch, 1, H100.multiprocessors).kernel(), False
+    for dtype in ("float16", "bfloat16", "float32"):
+        found[f"bias {dtype}"] = kernels.bias_kernel(dtype), False
+        found[f"finish {dtype}"] = kernels.finish_kernel(dtype), False
+        found[f"dropout {dtype}"] = kernels.dropout_kernels(dtype)[0], False
+    found["narrow"] = kernels.narrow_kernel(), False
+    for item_bytes in (2, 4):
+        for (max_rows, nbytes), one in kernels.begin_kernels(item_bytes).items():
+            found[f"rows {max_rows} by {nbytes} bytes"] = one, False
+    return found
+
+
+def compiled(compiler: Compiler, source: KernelSource, arch: str) -> dict[str, Resources]:
+    """Compile a source for an architecture; return what its kernels need."""
+    name, options = f"{source.name}.cu", (*OPTIONS, "--ptxas-options=-v")
+    target = Target(arch, False)
+    _, log = compiler.compile_with_log(source.text, name, target, options, source.headers)
+    return resources(log)
+
+
+def measured(compiler: Compiler, architectures: tuple[str, ...]) -> dict[str, Resources]:
+    """Compile everything; return what each kernel needs, by configuration and architecture."""
+    wanted = [
+        (f"{name}, {arch}", source, arch)
+        for name, (source, needs_clusters) in programs().items()
+        for arch in architectures
+        if arch >= "sm_90" or not needs_clusters
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        every = pool.map(lambda one: compiled(compiler, *one[1:]), wanted)
+        return {
+            f"{name}: {kernel}": found
+            for (name, *_), of_source in zip(wanted, every, strict=True)
+            for kernel, found in sorted(of_source.items())
+        }
+
+
+def differences(
+    found: dict[str, Resources], recorded: dict[str, Resources], architectures: tuple[str, ...]
+) -> list[str]:
+    """Return a line for each kernel that does not need what is recorded."""
+    expected = {
+        name: one
+        for name, one in recorded.items()
+        if name.partition(":")[0].rpartition(", ")[2] in architectures
+    }
+    return [
+        f"{name}: {found.get(name, 'not compiled')}, recorded: {expected.get(name, 'nothing')}"
+        for name in sorted(found.keys() | expected.keys())
+        if found.get(name) != expected.get(name)
+    ]
+
+
+def read_record() -> tuple[str, dict[str, Resources]]:
+    """Return the version of NVRTC in the record, and what kernels needed."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return record["nvrtc"], {name: Resources(*one) for name, one in record["kernels"].items()}
+
+
+def write_record(version: str, found: dict[str, Resources]) -> None:
+    """Write the record, a line for each kernel."""
+    lines = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(list(one))}" for name, one in sorted(found.items())
+    )
+    fields = json.dumps(Resources._fields)
+    RECORD.write_text(
+        f'{{\n "nvrtc": "{version}",\n "fields": {fields},\n "kernels": {{\n{lines}\n }}\n}}\n',
+        encoding="utf-8",
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write the record")
+    parser.add_argument("--architecture", action="append", choices=ARCHITECTURES)
+    options = parser.parse_args(arguments)
+    architectures = tuple(options.architecture or ARCHITECTURES)
+    compiler = load_compiler()
+    version, recorded = ("", {}) if options.write else read_record()
+    if not options.write and version != compiler.version_text:
+        print(f"the record is of NVRTC {version}; {compiler.path} is {compiler.version_text}")
+        return 1
+    found = measured(compiler, architectures)
+    spilling = sum(one.spill_store_bytes > 0 for one in found.values())
+    print(f"{len(found)} kernels compiled by NVRTC {compiler.version_text}, {spilling} with spills")
+    if options.write:
+        write_record(compiler.version_text, found)
+        return 0
+    different = differences(found, recorded, architectures)
+    print("\n".join(different) or "all need what is recorded")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
