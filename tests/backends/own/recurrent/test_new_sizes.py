@@ -98,8 +98,8 @@ def test_small_products_are_right_for_any_network(cublas, mode, hidden, dtype, l
     problem = conformance.problem_of(spec, layout, 5, 4, rng, training=True)
     case = conformance.Case(problem, True, 0)
     arrays = conformance.arrays_of(case)
-    geometries = [geometry(kind_of(problem, backward)) for backward in (False, True)]
-    with WithNewSizes(cublas, problem, *geometries) as network:
+    configs = [kernel_config(kind_of(problem, backward)) for backward in (False, True)]
+    with WithNewSizes(cublas, problem, *configs) as network:
         assert network.executor._buffers.small_products is not None
         found = network.results(arrays, accumulate=arrays.weights)
     expected = conformance.expected(case, arrays)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
 from dnnffi.backends.own.recurrent import small_products
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import small_products_kernel
 from dnnffi.backends.own.recurrent.small_products import (
     MAX_MACS,

@@ -12,7 +12,7 @@ from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.geometry import Kind
+from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.device.interface import Kernel, Launch
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
