@@ -124,6 +124,9 @@ def programs() -> dict[str, tuple[KernelSource, bool]]:
         found[f"bias {dtype}"] = kernels.bias_kernel(dtype), False
         found[f"finish {dtype}"] = kernels.finish_kernel(dtype), False
         found[f"dropout {dtype}"] = kernels.dropout_kernels(dtype)[0], False
+        for is_strict in (False, True)[: 1 + (dtype == "float32")]:
+            name = f"small products {dtype}{' strict' if is_strict else ''}"
+            found[name] = kernels.small_products_kernel(dtype, is_strict=is_strict), False
     found["narrow"] = kernels.narrow_kernel(), False
     for item_bytes in (2, 4):
         for (max_rows, nbytes), one in kernels.begin_kernels(item_bytes).items():
