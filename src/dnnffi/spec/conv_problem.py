@@ -150,10 +150,10 @@ class ConvProblem(NamedTuple):
 
     @property
     def argument_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of what the operation reads.
+        """Shapes of the arrays that the operation reads.
 
-        A forward reads x, w, bias, residual (the last two where the problem has them), backward
-        data dy and w, backward weights dy and x.
+        "forward" reads x, w, bias and residual (the last two if the problem has them),
+        "backward_data" reads dy and w, "backward_weights" dy and x.
         """
         if self.operation == FORWARD:
             return (self.x_shape, self.spec.weight_shape, self.spec.bias_shape, self.y_shape)
