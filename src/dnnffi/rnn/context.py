@@ -15,8 +15,8 @@ class Phase(Enum):
     numbers and no error.
     """
 
-    EMPTY = "no forward has filled it"
-    FORWARD = "forward ran"
+    EMPTY = "no forward pass ran"
+    FORWARD = "the forward pass ran"
     DATA = "backward data ran"
     SPENT = "backward data and backward weights ran"
 
@@ -39,7 +39,7 @@ class Context:
         self._phase = [phase]
 
     def __reduce__(self) -> NoReturn:
-        raise not_picklable(self, "call the backwards in the process whose memory it is about")
+        raise not_picklable(self, "run the backward pass in the process of the forward pass")
 
     @property
     def phase(self) -> Phase:
@@ -75,12 +75,19 @@ class Context:
 
     @staticmethod
     def _refusal(needed: Phase, found: Phase) -> ContextError:
-        return ContextError(f"{_NEEDS[needed]}; {found.value} on this context")
+        advice = _NEXT[found]
+        return ContextError(f"{_NEEDS[needed]}; on this context {found.value}: {advice}")
 
 
 _NEEDS = {
-    Phase.FORWARD: "backward data needs a forward that was not yet gone back over",
-    Phase.DATA: "backward weights runs once, after backward data",
+    Phase.FORWARD: "backward data runs once after each forward pass",
+    Phase.DATA: "backward weights runs once after backward data",
+}
+_NEXT = {
+    Phase.EMPTY: "call forward first",
+    Phase.FORWARD: "call backward data first",
+    Phase.DATA: "call forward again",
+    Phase.SPENT: "call forward again",
 }
 
 
