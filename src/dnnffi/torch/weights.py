@@ -8,7 +8,7 @@ which each tensor of the list gets a view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -176,8 +176,9 @@ def read_weights(
     if weights.__class__ is list and spec is None and layout is None:
         return None, _checked_list(weights)
     is_flat = isinstance(weights, Tensor)
-    if is_flat == (spec is None) or not isinstance(weights, Iterable):
-        module = isinstance(weights, torch.nn.Module)
+    is_mapping = isinstance(weights, Mapping)
+    if is_flat == (spec is None) or is_mapping or not isinstance(weights, Iterable):
+        module = is_mapping or isinstance(weights, torch.nn.Module)
         raise TypeError(
             "weights must be a sequence of tensors, an RNNWeights, or one flat tensor with spec=; "
             f"got {type(weights).__name__} {'without' if spec is None else 'and'} spec"
