@@ -96,7 +96,7 @@ class ConvProblem(NamedTuple):
         operation = check_choice("operation", operation, OPERATIONS)
         layout = check_choice("layout", layout, LAYOUTS)
         if operation != FORWARD and (activation or residual or bias):
-            raise ValueError(f"activation, residual and bias are of a forward, not {operation}")
+            raise ValueError(f"activation, residual and bias are for 'forward'; got {operation!r}")
         name = "x_shape" if operation == BACKWARD_DATA else "x"
         if not isinstance(x_shape, Sequence):
             raise TypeError(f"{name} must be a tuple of integers; got {type(x_shape).__name__}")
