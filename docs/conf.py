@@ -57,7 +57,7 @@ _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 def list_sections(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Make lists of the sections at the end of a docstring.
 
-    They look like numpydoc's, but say shape and meaning in a sentence behind ``x :``, where
+    They look like numpydoc's, but say shape and meaning in a sentence after ``x :``, where
     Napoleon would take it for a type.
     """
     at = lines.index("Examples") if "Examples" in lines else len(lines)

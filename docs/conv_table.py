@@ -21,7 +21,7 @@ from dnnffi.spec.conv_problem import (
 from dnnffi.spec.layouts import CHANNELS_LAST
 
 RECORDS = {name: record for name, record in ALL.items() if record.pack is None}
-"""Those with convolutions."""
+"""The records of the backends that have convolutions."""
 BACKENDS = tuple(RECORDS)
 HEAD = ("", *(record.title for record in RECORDS.values()))
 
@@ -45,9 +45,9 @@ NOT_VERIFIED = dict.fromkeys(BACKENDS, "not verified")
 
 
 class Row(NamedTuple):
-    """What is asked, as problems, and whose limits answer.
+    """A question as problems, and the backends whose limits answer it.
 
-    ``otherwise`` says what a backend's cell is where none of its limits is exceeded.
+    ``otherwise`` has the text of a backend's cell if none of its limits is exceeded.
     """
 
     words: str
@@ -149,7 +149,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def cell(row: Row, backend: str) -> str:
-    """What a backend says to what is asked."""
+    """Return a backend's answer to the question of a row."""
     if backend not in row.limits:
         return "-"
     told = [limit_of(row.limits[backend], one) for one in row.asked]

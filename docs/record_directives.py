@@ -109,6 +109,8 @@ class Record(SphinxDirective):
     """
 
     file = ""
+    num_open = 0
+    """Number of nodes above the fold, which a reader need not open: the aims."""
     option_spec: ClassVar[Any] = {"fold": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
@@ -116,7 +118,9 @@ class Record(SphinxDirective):
         self.env.note_dependency(str(path))
         if not path.exists():
             return self.missing(self.record_name)
-        return folded(self.options.get("fold"), self.show(path.read_text(encoding="utf-8")))
+        shown = self.show(path.read_text(encoding="utf-8"))
+        head, tail = shown[: self.num_open], shown[self.num_open :]
+        return [*head, *folded(self.options.get("fold"), tail)]
 
     @property
     def record_name(self) -> str:
@@ -353,12 +357,17 @@ class BenchGain(BenchRecord):
 
 
 class OwnRecords(SphinxDirective):
-    """A directive that shows the benchmark's figures of dnnffi's own kernels."""
+    """A directive that shows the benchmark's figures of dnnffi's own kernels.
+
+    Its option ``fold`` is that of `Record`.
+    """
+
+    option_spec: ClassVar[Any] = Record.option_spec
 
     def run(self) -> list[nodes.Node]:
         found = {name: self._read(name) for name in ("bench_rnn.json", "bench_own.json")}
         records = {name: record for name, record in found.items() if record is not None}
-        return self.show(records, self._read("bench_jax.json"))
+        return folded(self.options.get("fold"), self.show(records, self._read("bench_jax.json")))
 
     def _read(self, name: str) -> Any:
         path = RECORDS / name
@@ -488,6 +497,7 @@ class ConvBench(Record):
     """``conv-bench``."""
 
     file = "bench_conv.json"
+    num_open = 1
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)
@@ -519,6 +529,7 @@ class JaxBench(Record):
 
     file = "bench_jax.json"
     part = "rows"
+    num_open = 2
 
     def show(self, text: str) -> list[nodes.Node]:
         record = json.loads(text)

@@ -18,7 +18,7 @@ NO_LIMIT = "no limit"
 
 
 class Row(NamedTuple):
-    """What is asked, as a problem; ``reference`` is the cell of backends without a library."""
+    """A question as a problem; ``reference`` is the cell of backends without a library."""
 
     words: str
     asked: RNNProblem
@@ -64,7 +64,7 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def cell(row: Row, backend: Backend) -> str:
-    """What a backend says to what is asked, before its library is."""
+    """Return a backend's answer to the question of a row, before its library is called."""
     if backend.load is None and backend.pack is None:
         return row.reference
     library: Any = SimpleNamespace(

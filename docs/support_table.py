@@ -18,7 +18,7 @@ CAPTURE: Tests = ("tests/gpu/test_calls.py::test_capture_in_a_graph",)
 
 
 class Row(NamedTuple):
-    """What is asked, and what of a record answers it.
+    """A question, and the part of a record that answers it.
 
     Problems count that have one of ``problems`` among the words of their capability (see
     tests/conformance.py), and so do the tests; ``refusal`` is the name by which a test records the
@@ -131,7 +131,7 @@ def _cell(row: Row, tests: Tests, record: dict[str, Any]) -> str:
 
 
 def _combinations(record: dict[str, Any]) -> str:
-    """How many there could be of what occurs at all, and how many did occur."""
+    """Return the number of possible combinations of the words that occur, and of those seen."""
     if "problems" not in record:
         return NOT_RECORDED
     seen = {tuple(words.split()[:6]) for words in record["problems"]}

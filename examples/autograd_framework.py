@@ -376,8 +376,8 @@ def open_device(name):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--steps", type=count, default=400, help="of training")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="default: cpu")
+    parser.add_argument("--steps", type=count, default=400, help="number of training steps")
     options = parser.parse_args()
     losses = list(train(open_device(options.device), options.steps))
     first, last = np.mean(losses[:10]), np.mean(losses[-10:])

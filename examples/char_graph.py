@@ -29,7 +29,7 @@ from char_lstm import (  # examples/char_lstm.py
     read_text,
     windows,
 )
-from command_line import count, gpu_problem  # examples/command_line.py
+from command_line import HELP, count, gpu_problem  # examples/command_line.py
 
 import dnnffi
 
@@ -105,11 +105,13 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--eager", action="store_true", help="step by step, without a graph")
-    parser.add_argument("--steps", type=count, help="steps that are timed")
+    parser.add_argument(
+        "--eager", action="store_true", help="run the steps one by one, without a graph"
+    )
+    parser.add_argument("--steps", type=count, help="number of steps that are timed")
     parser.add_argument("--text", type=Path, help="text to train on (default: Python's source)")
     for name in ("hidden", "layers", "batch", "window"):
-        parser.add_argument(f"--{name}", type=count)
+        parser.add_argument(f"--{name}", type=count, help=HELP[name])
     problem = gpu_problem()
     sizes = SIZES_ON_NUMPY if problem else SIZES
     parser.set_defaults(**sizes)

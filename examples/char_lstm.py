@@ -24,7 +24,10 @@ def read_text(path, limit):
     Without a file, the text is the source of Python's standard library.
     """
     if path is not None:
-        return path.read_text(encoding="utf-8", errors="replace")[:limit], str(path)
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")[:limit], str(path)
+        except OSError as error:
+            raise SystemExit(f"The text {path} cannot be read: {error.strerror}") from None
     text = ""
     for source in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += source.read_text(encoding="utf-8", errors="replace")

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+HELP = {
+    "batch": "number of rows of text in a batch",
+    "hidden": "hidden size of a layer",
+    "layers": "number of layers",
+    "window": "number of characters of a row in a step",
+}
+"""Descriptions of the options that the examples of a character-level LSTM share."""
+
 
 def count(text):
     """Read an integer that is at least 1, for argparse."""

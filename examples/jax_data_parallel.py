@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     raise SystemExit(f"This example needs JAX ({error}): pip install '.[jax]'") from None
 
 from char_lstm import Alphabet, read_text, windows  # examples/char_lstm.py
-from command_line import count  # examples/command_line.py
+from command_line import HELP, count  # examples/command_line.py
 
 import dnnffi
 from dnnffi import jax as djax
@@ -121,11 +121,11 @@ def train(spec, numbers, options, devices):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--devices", type=count, help="number of devices; default: all")
-    parser.add_argument("--steps", type=count)
+    parser.add_argument("--steps", type=count, help="number of training steps")
     parser.add_argument("--batch", type=count, help="rows of text on all devices")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=count)
-    parser.add_argument("--text", type=Path)
+        parser.add_argument(f"--{name}", type=count, help=HELP[name])
+    parser.add_argument("--text", type=Path, help="text to train on (default: Python's source)")
     devices = jax.devices()
     sizes = SIZES_ON_A_CPU if devices[0].platform == "cpu" else SIZES
     parser.set_defaults(**sizes)

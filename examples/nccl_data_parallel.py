@@ -27,7 +27,7 @@ from char_lstm import (  # examples/char_lstm.py
     read_text,
     windows,
 )
-from command_line import count, gpu_problem  # examples/command_line.py
+from command_line import HELP, count, gpu_problem  # examples/command_line.py
 
 import dnnffi
 
@@ -162,10 +162,10 @@ def parsed(arguments, present):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=int, help="number of GPUs; default: all")
-    parser.add_argument("--steps", type=count)
+    parser.add_argument("--steps", type=count, help="number of training steps")
     parser.add_argument("--batch", type=count, help="rows of text on all GPUs")
     for name in ("window", "hidden", "layers"):
-        parser.add_argument(f"--{name}", type=count)
+        parser.add_argument(f"--{name}", type=count, help=HELP[name])
     parser.add_argument("--text", type=Path, help="text to train on (default: Python's source)")
     sizes = SIZES if present else SIZES_ON_NUMPY
     parser.set_defaults(**sizes)

@@ -94,7 +94,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     xp = arrays()
     sizes = dict(SIZES_ON_NUMPY if xp is np else SIZES)
-    parser.add_argument("--steps", type=count, default=sizes.pop("steps"), help="of training")
+    words = "number of training steps"
+    parser.add_argument("--steps", type=count, default=sizes.pop("steps"), help=words)
     steps, size = parser.parse_args().steps, sizes["size"]
     print(
         f"A residual block of {sizes['channels']} channels, {sizes['batch']} pictures of {size} x "

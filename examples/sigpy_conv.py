@@ -1,6 +1,6 @@
 """Convolve complex arrays in one to three dimensions, as sigpy does, without cupy.cudnn.
 
-    python examples/sigpy_conv.py                 # checked against SciPy, with the time of both
+    python examples/sigpy_conv.py                 # compared with SciPy (pip install scipy)
     python examples/sigpy_conv.py --size 512 --filter 9
 
 `convolve`, `convolve_data_adjoint` and `convolve_filter_adjoint` have the arguments and results of
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from importlib.util import find_spec
 from math import prod
 from typing import NamedTuple
 
@@ -185,12 +186,14 @@ def timed(function, *arguments, repeat=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--size", type=count, help="of a picture, in both directions")
-    parser.add_argument("--filter", type=count, help="of the kernel")
+    parser.add_argument("--size", type=count, help="height and width of a picture, in pixels")
+    parser.add_argument("--filter", type=count, help="height and width of the kernel, in pixels")
     xp, rng = arrays(), np.random.default_rng(0)
     sizes = SIZES_ON_NUMPY if xp is np else SIZES
     parser.set_defaults(**sizes)
     options = parser.parse_args()
+    if find_spec("scipy") is None:
+        raise SystemExit("The results are compared with those of SciPy: pip install scipy")
     print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in sizes))
     print(
         f"Convolution and its two adjoints, complex64, dnnffi on {xp.__name__}, SciPy on the host"

@@ -187,8 +187,9 @@ def timed(function, *arguments, repeat=5):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    for name in SIZES:
-        parser.add_argument(f"--{name}", type=count)
+    parser.add_argument("--rows", type=count, help="number of rows in addition to the longest")
+    parser.add_argument("--steps", type=count, help="number of steps of the longest row")
+    parser.add_argument("--hidden", type=count, help="hidden size of a direction")
     xp, rng = arrays(), np.random.default_rng(0)
     parser.set_defaults(**(SIZES_ON_NUMPY if xp is np else SIZES))
     options = parser.parse_args()

@@ -61,6 +61,18 @@ def test_the_reference_has_one_device(device):
         ConvPlan(SPEC, X.shape, backend="reference", device=1)
 
 
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (1, "the NumPy reference; there is nothing to choose"),
+        (0, "nothing runs: there are no images"),
+    ],
+)
+def test_the_report_of_a_plan_on_the_reference(batch, said):
+    with ConvPlan(SPEC, (batch, *X.shape[1:]), backend="reference") as plan:
+        assert plan.report().splitlines()[1:] == [said]
+
+
 @pytest.mark.parametrize("change", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_plan_cannot_be_copied(change):
     message = "pickle the ConvSpec and the arrays"

@@ -533,3 +533,26 @@ def test_a_convolution_in_device_memory_is_refused_by_its_name(name):
     options = {"backend": "reference", "options": {"allocator": Allocator("numpy")}}
     with pytest.raises(TypeError, match=r"^dy must be on the host for backend 'reference'"):
         function(in_device_memory(DY), *rest, **options)
+
+
+@pytest.mark.parametrize("library", ["interface", "dlpack"])
+def test_plans_and_products_take_arrays_of_the_host_and_return_numpys(library):
+    def given(*shape):
+        return LIBRARIES[library](drawn(shape, "float32", 0))
+
+    weights = RNNWeights.random(SPECS["lstm"], np.random.default_rng(0))
+    spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 3))
+    with dnnffi.RNNPlan(SPECS["lstm"], 3, 5) as plan:
+        y, _ = plan.forward(given(5, 3, 3), None, weights)
+    with dnnffi.ConvPlan(spec, (2, 3, 8, 8)) as plan:
+        z = plan.run(given(2, 3, 8, 8), given(4, 3, 3, 3))
+    product = dnnffi.matmul(given(3, 3), given(3, 3))
+    assert {type(one) for one in (y, z, product)} == {np.ndarray}
+
+
+def test_a_plan_on_the_host_captures_nothing():
+    with (
+        dnnffi.RNNPlan(SPECS["lstm"], 3, 5, backend="reference") as plan,
+        pytest.raises(dnnffi.UnsupportedError, match="has no graphs"),
+    ):
+        plan.capture(lambda: None)

@@ -426,6 +426,10 @@ def test_results_are_gone_with_their_last_name():
             r"; got LSTM without spec; list\(module.parameters\(\)\) has those of a module$",
         ),
         (
+            {"weights": "state"},
+            r"; got OrderedDict without spec; list\(module.parameters\(\)\) has those of a module$",
+        ),
+        (
             {"weights": "flat"},
             r"^weights must be a sequence of tensors, an RNNWeights, or one",
         ),
@@ -435,6 +439,7 @@ def test_results_are_gone_with_their_last_name():
 def test_a_wrong_argument_of_a_network_is_named(change, error):
     given = {"x": draw(5, 2, 3), "hx": None, "weights": list(module_of("lstm").parameters())}
     made = {"flat": lambda: torch.ones(112), "module": lambda: module_of("lstm")}
+    made["state"] = lambda: module_of("lstm").state_dict()
     given |= change
     if isinstance(given["x"], str):
         given["x"] = torch.nn.utils.rnn.pack_padded_sequence(draw(5, 2, 3), [5, 4])

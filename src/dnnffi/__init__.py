@@ -162,5 +162,5 @@ if not TYPE_CHECKING:  # or no mistyped name would be one to a type checker
 
 
 def __dir__() -> list[str]:
-    mine = {"TYPE_CHECKING", "annotations", "import_lock", "import_module"}
-    return sorted({*globals(), *_HOME, *_PACKAGES} - mine)
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *_HOME, *_PACKAGES})  # not the modules that others import

@@ -58,7 +58,15 @@ _MEANT = {
     "dot": "matmul",
     "mm": "matmul",
     "dropout": "the keyword dropout of lstm_forward and its like, and DropoutState",
+    "dropoutforward": "the keyword dropout of lstm_forward and its like, and DropoutState",
+    "dropoutbackward": "the keyword dropout of lstm_forward and its like, and DropoutState",
     "relu": "conv, with activation='relu'",
+    "convrelu": "conv, with activation='relu'",
+    "convbias": "conv, with bias",
+    "convbiasrelu": "conv, with bias and activation='relu'",
+    "depthwiseconv": "conv, with as many groups as channels",
+    "depthwiseconv1d": "conv, with as many groups as channels",
+    "depthwiseconv2d": "conv, with as many groups as channels",
     # Weights, plans, and where things run
     "": "the keyword backend of a call",  # cudnn, miopen
     "backend": "the keyword backend of a call",

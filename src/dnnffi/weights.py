@@ -186,7 +186,8 @@ class RNNWeights(Generic[ArrayT]):
         As in all methods from another format, the arrays are NumPy's, CuPy's or any that dnnffi
         takes, and the buffer is made on their device, in the layout of ``backend``: "cudnn",
         "miopen", "torch" or "reference" (PyTorch's order), or None for the default, cuDNN's. Raises
-        ``TypeError`` or ``ValueError`` naming what is missing, unexpected or of a wrong shape.
+        ``TypeError`` or ``ValueError`` naming arrays that are missing or unexpected, or have a
+        wrong shape.
 
         Examples
         --------

@@ -199,15 +199,37 @@ def test_the_theme_that_a_reader_chose_wins(browser, shown):
     assert fill == "rgb(230, 237, 243)"
 
 
-def test_a_long_table_is_opened_by_its_title(browser, look):
-    look("benchmarks.html", DESKTOP)
-    browser.get((BUILD / "benchmarks.html").as_uri())
+FOLDS = {
+    "benchmarks.html": {"Times of all streams": 1, "Times of all shapes": 2},
+    "convolution.html": {"Times of all layers": 1},
+    "jax.html": {"Times of all networks": 2},
+    "own_engine.html": {
+        "Times of all networks": 1,
+        "Times of the shapes of the benchmark": 1,
+        "Times of the other shapes": 1,
+    },
+    "tuning.html": {"Host times of all shapes": 1},
+    "verification.html": {"Runs under compute-sanitizer": 1},
+    "weights.html": {"All models": 1},
+}
+"""Long tables: their number by the title that opens them, by page."""
+
+
+@pytest.mark.parametrize("page", FOLDS)
+def test_a_long_table_is_opened_by_its_title(browser, page):
+    browser.get((BUILD / page).as_uri())
     folds = "return [...document.querySelectorAll('details.fold')].map(e => [e.open, "
     folds += "e.querySelector('summary').textContent, e.querySelectorAll('table').length])"
-    assert browser.execute_script(folds) == [
-        [False, "Times of all streams", 1],
-        [False, "Times of all shapes", 2],
-    ]
+    found = browser.execute_script(folds)
+    assert found == [[False, title, count] for title, count in FOLDS[page].items()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_open_table_has_more_than_forty_rows(browser, page):
+    browser.get((BUILD / page).as_uri())
+    rows = "return [...document.querySelectorAll('table:not(.indextable)')]"
+    rows += ".filter(e => !e.closest('details')).map(e => e.rows.length)"
+    assert [count for count in browser.execute_script(rows) if count > 40] == []
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,21 @@ def test_the_start_learns(capsys):
     assert "(8, 16, 32, 32) (8, 3, 32, 32) (16, 3, 3, 3)\nArray Array Array\n" in out
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_each_start_is_a_program_of_its_own(number, capsys):
+    code = IMPORT.sub("import numpy as xp", blocks("docs/start.md")[number].code)
+    exec(compile(code, "start", "exec"), {"__name__": "example"})
+    assert capsys.readouterr().out
+
+
+def test_the_program_in_jax_of_the_readme_is_one_of_its_own():
+    pytest.importorskip("jax")
+    (block,) = (block for block in blocks("README.md") if block.needs)
+    names = {"__name__": "example"}
+    exec(compile(block.code, "README.md", "exec"), names)
+    assert names["gradient"].flat.any()
+
+
 def test_no_example_and_no_page_imports_the_command_line():
     for path in (*ROOT.glob("examples/*"), *ROOT.glob("docs/*.md"), ROOT / "README.md"):
         assert not re.search(r"(from|import) dnnffi\.cli", path.read_text(encoding="utf-8")), path

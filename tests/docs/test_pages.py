@@ -83,6 +83,18 @@ def test_the_index_of_the_reference_has_every_name_once():
     assert sorted(names) == sorted(dnnffi.__all__)
 
 
+def test_the_pages_are_in_three_parts():
+    parts = re.findall(r":caption: (\w+)", read("docs/index.md"))
+    assert parts == ["Use", "Reference", "Internals"]
+
+
+@pytest.mark.parametrize(
+    "word", ["reserve space", "workspace", "plan", "context", "executor", "row", "TF32"]
+)
+def test_the_glossary_has_the_word(word):
+    assert f"\n\n{word}\n: " in read("docs/glossary.md")
+
+
 def test_the_citation_is_of_this_version():
     assert f"\nversion: {dnnffi.__version__}\n" in read("CITATION.cff")
 

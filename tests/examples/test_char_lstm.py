@@ -73,6 +73,12 @@ def test_text_is_of_the_file_or_of_the_standard_library(tmp_path):
     assert (len(text), source) == (100_000, "Python's standard library")
 
 
+def test_a_text_that_cannot_be_read_ends_the_program(tmp_path):
+    path = tmp_path / "missing.txt"
+    with pytest.raises(SystemExit, match=r"missing\.txt cannot be read: No such file"):
+        char_lstm.read_text(path, 4)
+
+
 @pytest.mark.parametrize("text", ["0", "-3"])
 def test_a_count_is_at_least_1(text):
     with pytest.raises(argparse.ArgumentTypeError, match=f"must be at least 1; got {text}"):

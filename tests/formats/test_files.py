@@ -262,6 +262,18 @@ def test_the_suffix_names_the_format(tmp_path, name):
         RNNWeights.load(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("model.onnx", "RNNWeights.all_from_onnx reads ONNX models"),
+        ("model.jit", "If you trust it, pass torch.jit.load(path).state_dict() to RNNWeights.from"),
+    ],
+)
+def test_a_file_that_another_method_reads_is_named(name, advice):
+    with pytest.raises(ValueError, match=rf"{name}'\. {re.escape(advice)}"):
+        RNNWeights.load(name)
+
+
 def test_a_path_is_text_or_a_path():
     for call in (weights_of().save, RNNWeights.load):
         with pytest.raises(TypeError, match=r"^path must be a str or a path; got int$"):

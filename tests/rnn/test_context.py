@@ -31,7 +31,9 @@ def test_each_call_takes_the_phase_it_needs_and_leaves_the_next():
 def test_backward_data_needs_a_forward(found):
     made = context(found)
     for begin in (made.check, made.take):
-        with pytest.raises(ContextError, match=rf"^backward data needs .*; {found.value} on this"):
+        with pytest.raises(
+            ContextError, match=rf"^backward data runs once .*; on this context {found.value}: call"
+        ):
             begin(Phase.FORWARD)
         assert made.phase is found
 
@@ -40,7 +42,10 @@ def test_backward_data_needs_a_forward(found):
 def test_backward_weights_needs_backward_data(found):
     made = context(found)
     for begin in (made.check, made.take):
-        with pytest.raises(ContextError, match=rf"^backward weights runs once.*; {found.value} on"):
+        with pytest.raises(
+            ContextError,
+            match=rf"^backward weights runs once .*; on this context {found.value}: call",
+        ):
             begin(Phase.DATA)
         assert made.phase is found
 
@@ -56,7 +61,7 @@ def test_a_call_that_has_begun_and_failed_leaves_nothing():
     made = context()
     made.take(Phase.FORWARD)
     assert made.phase is Phase.EMPTY
-    with pytest.raises(ContextError, match="no forward has filled it"):
+    with pytest.raises(ContextError, match="no forward pass ran: call forward first"):
         made.take(Phase.FORWARD)
 
 

@@ -11,7 +11,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 class ForwardAddresses(NamedTuple):
-    """The arrays of a forward in device memory; 0 for one that is not there."""
+    """The arrays of a forward pass in device memory; 0 for one that does not exist."""
 
     x: int
     y: int
@@ -25,7 +25,7 @@ class ForwardAddresses(NamedTuple):
 
 
 class BackwardDataAddresses(NamedTuple):
-    """The arrays of backward data, likewise; ``y`` to ``weights`` are those of the forward."""
+    """The arrays of backward data, likewise; ``y`` to ``weights`` are of the forward pass."""
 
     y: int
     h_0: int
@@ -42,7 +42,7 @@ class BackwardDataAddresses(NamedTuple):
 
 
 class BackwardWeightsAddresses(NamedTuple):
-    """The arrays of backward weights, likewise; ``x``, ``h_0`` and ``y`` are the forward's."""
+    """The arrays of backward weights, likewise; x, h_0 and y are of the forward pass."""
 
     x: int
     h_0: int
@@ -53,24 +53,24 @@ class BackwardWeightsAddresses(NamedTuple):
 
 
 class AddressExecutor(Protocol):
-    """One way to run a problem. All ways of a problem read the same layout of the weights.
+    """A way to run a problem. All ways of a problem read the same layout of the weights.
 
-    Making one may allocate and ask the library. Its calls do neither: they enqueue on the stream
-    of a launch, on addresses that were checked. Backward data runs once after a forward, on the
-    reserve space that this forward filled, and before backward weights. Calls of a problem with
-    dropout go through ``generator.in_order``.
+    Making an executor may allocate memory and query the library. Its calls do neither: they enqueue
+    work on the stream of a launch, on addresses that were checked. Backward data runs once after a
+    forward pass, on the reserve space that this pass filled, and before backward weights. Calls of
+    a problem with dropout go through ``generator.in_order``.
     """
 
     problem: RNNProblem
     device: int
     algorithm: str
     workspace_bytes: int
-    """Of the workspace, whose contents do not outlive a call."""
+    """Size of the workspace, whose contents do not outlive a call."""
     least_workspace_bytes: int
-    """Of the workspace where nothing is accumulated."""
+    """Size of the workspace if nothing is accumulated."""
     reserve_bytes: int
     weight_size: int
-    """Elements of the flat weights."""
+    """Number of elements of the flat weights."""
     generator: Any
     keeps_workspace: bool = False
     """Whether calls that are not replayed use the workspace of their stream. Streams of sizes would
@@ -99,7 +99,7 @@ class AddressExecutor(Protocol):
         self.backward_weights(launch, weights, accumulate)
 
     def close(self) -> None:
-        """Let go of everything native."""
+        """Release everything native."""
 
 
 class PreparedNetwork(Protocol):

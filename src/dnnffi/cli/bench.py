@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         peers = " and ".join(_PEER_NAMES[peer] for peer in suite.peers)
         description = (
-            f"Measure {suite.networks} in dnnffi, and in {peers} if installed. {_WITHOUT_GPU} The "
+            f"Measure dnnffi, and {peers} if installed, on {suite.networks}. {_WITHOUT_GPU} The "
             f"figures are {suite.figures}."
         )
         subparser = subparsers.add_parser(what, help=words, description=description, epilog=naming)

@@ -20,7 +20,7 @@ from dnnffi.spec.names import Activation, BackendName, MemoryLayout, Operation
 
 
 class ConvPlan:
-    """One operation of one convolution with everything that depends on it made once.
+    """A plan for one operation of one convolution, with all that depends on it prepared once.
 
     cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its
     arrays and enqueues the work on CuPy's current stream; one with ``out`` and arrays that it has
@@ -137,12 +137,12 @@ class ConvPlan:
         return self._device
 
     def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:
-        """The result of the operation, in ``out`` or a new array.
+        """Run the operation; return the result, which is ``out`` or a new array.
 
-        A forward takes x, w, bias, residual (None or nothing for what the problem has not),
-        backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
-        has no gaps, does not overlap itself and shares no memory with them. Stands on
-        ``cudnnBackendExecute``.
+        "forward" takes x, w, bias and residual (None for those that the problem does not have),
+        "backward_data" takes dy and w, "backward_weights" dy and x, all of the shapes in
+        ``problem``. ``out`` has no gaps, does not overlap itself and shares no memory with them.
+        cuDNN's function is ``cudnnBackendExecute``.
 
         Examples
         --------

@@ -22,6 +22,10 @@ class EmptyConvPlan(ConvProblemPlan):
         super().__init__(problem)
         self._memory = memory
 
+    def report(self) -> str:
+        """What runs, and why, in plain words."""
+        return f"{self.problem}\nnothing runs: there are no images"
+
     def run(self, *arrays: Any) -> AnyArray:
         first = arrays[0]
         if is_external(first.__class__) and self.problem.channels_last:
@@ -42,6 +46,10 @@ class EmptyConvPlan(ConvProblemPlan):
 
 class ReferenceConvPlan(ConvProblemPlan):
     """A problem on `dnnffi.reference.conv`."""
+
+    def report(self) -> str:
+        """What runs, and why, in plain words."""
+        return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
 
     def run(self, *arrays: Any) -> AnyArray:
         problem = self.problem

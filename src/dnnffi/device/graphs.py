@@ -154,5 +154,5 @@ class StepGraph:
         return self.result
 
     def close(self) -> None:
-        """Let go of the graph and its memory."""
+        """Release the graph and its memory."""
         self._graph = self._kept = self.result = None

@@ -27,7 +27,7 @@ class ComputingArray(Protocol):
 
     @property
     def flags(self) -> Any:
-        """How it lies in memory."""
+        """Its layout in memory."""
 
     @property
     def __array_ufunc__(self) -> Any: ...
@@ -114,11 +114,11 @@ class StreamAt(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Where a call of an executor is enqueued: nothing below asks for a current stream.
+    """The stream, device and handle of a call of an executor, which looks up no current stream.
 
     ``device`` is the current one. ``handle`` is the vendor's native handle, set to ``stream``, and
-    ``owner`` the object that destroys it; None for backends that have none. It is good until the
-    thread asks for a launch on another stream, as a capture does.
+    ``owner`` the object that destroys it; None for backends that have none. The handle is valid
+    until the thread asks for a launch on another stream, as a capture does.
     """
 
     stream: Stream

@@ -21,7 +21,7 @@ def take_embedding(options: dict[str, Any]) -> Embedding:
     """The part of ``options`` that is about embedding, which is removed from them."""
     allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
     if allocator is None:
-        raise ValueError("options['stream'] needs options['allocator'] beside it")
+        raise ValueError("options['stream'] needs options['allocator'], too")
     if not (callable(allocator) or isinstance(allocator, TrustedAllocator)):
         raise TypeError(
             f"options['allocator'] must be a function of a shape and the name of a dtype; "

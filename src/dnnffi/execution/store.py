@@ -86,7 +86,7 @@ class Store:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"{text}. {ENVIRONMENT_VARIABLE} names another folder, or is off (said once)",
+                f"{text}. {ENVIRONMENT_VARIABLE} names another folder, or is off",
                 PerformanceWarning,
                 stacklevel=2,
             )

@@ -204,11 +204,20 @@ def _spec(text: str, mode: object) -> RNNSpec:
     return spec
 
 
+_OTHER_READERS = {
+    ".onnx": ". RNNWeights.all_from_onnx reads ONNX models",
+    ".jit": ". If you trust it, pass torch.jit.load(path).state_dict() to RNNWeights.from_torch",
+}
+
+
 def _path(path: object, suffixes: tuple[str, ...]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a str or a path; got {type(path).__name__}")
     found = Path(os.fsdecode(path))
     if found.suffix not in suffixes:
         *first, last = suffixes
-        raise ValueError(f"path must end in {', '.join(first)} or {last}; got {str(found)!r}")
+        raise ValueError(
+            f"path must end in {', '.join(first)} or {last}; got {str(found)!r}"
+            f"{_OTHER_READERS.get(found.suffix, '')}"
+        )
     return found

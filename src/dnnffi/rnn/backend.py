@@ -309,8 +309,8 @@ def _warn_of_packing() -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            "weights given as separate arrays are packed on every call; "
-            "dnnffi.RNNWeights.pack once and pass that to save it (said once)",
+            "weights given as separate arrays are packed in every call; pack them once with "
+            "dnnffi.RNNWeights.pack, and pass the result",
             PerformanceWarning,
             stacklevel=caller_level(),
         )
@@ -320,7 +320,7 @@ def _warn_of_packing() -> None:
 def warn_of_dropout() -> None:
     """Say once that dropout does nothing in a network of one layer, as PyTorch says."""
     warnings.warn(
-        "dropout is between layers: with num_layers=1 nothing is dropped (said once)",
+        "dropout is between layers: with num_layers=1 nothing is dropped",
         UserWarning,
         stacklevel=caller_level(),
     )

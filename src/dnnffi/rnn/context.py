@@ -9,22 +9,23 @@ from dnnffi.errors import ContextError, not_picklable
 
 
 class Phase(Enum):
-    """How far a context has come. The reserve space allows only this order.
+    """The calls that ran on a context. The reserve space allows only this order.
 
-    cuDNN's backward data changes it, and a call in another order gives wrong numbers and no error.
+    cuDNN's backward data changes the reserve space. A call in another order would give wrong
+    numbers and no error.
     """
 
-    EMPTY = "no forward has filled it"
-    FORWARD = "forward ran"
+    EMPTY = "no forward pass ran"
+    FORWARD = "the forward pass ran"
     DATA = "backward data ran"
     SPENT = "backward data and backward weights ran"
 
 
 class Context:
-    """The reserve space of one training forward, by address, and what ran on it.
+    """The reserve space of one training forward pass, by address, and the calls that ran on it.
 
-    ``executor`` ran the forward and runs the backwards. ``owner`` keeps the memory alive. A call
-    takes the phase away while it runs, so that of two threads that ask at once one is refused.
+    ``executor`` ran the forward pass and runs the backward pass. ``owner`` keeps the memory alive.
+    A call takes the phase away while it runs. If two threads call at once, one is refused.
     """
 
     __slots__ = ("_phase", "executor", "owner", "reserve")
@@ -38,31 +39,31 @@ class Context:
         self._phase = [phase]
 
     def __reduce__(self) -> NoReturn:
-        raise not_picklable(self, "call the backwards in the process whose memory it is about")
+        raise not_picklable(self, "run the backward pass in the process of the forward pass")
 
     @property
     def phase(self) -> Phase:
-        """How far it has come; during a call, and after one that failed, `Phase.EMPTY`."""
+        """The phase that was reached; `Phase.EMPTY` during a call and after one that failed."""
         try:
             return self._phase[0]
         except IndexError:
             return Phase.EMPTY
 
     def empty(self) -> None:
-        """Whatever happens now, what an earlier forward left is gone."""
+        """Discard what an earlier forward pass has left."""
         self._phase.clear()
 
     def reach(self, phase: Phase) -> None:
-        """A call has come to its end."""
+        """Record that a call has ended, in ``phase``."""
         self._phase[:] = (phase,)
 
     def check(self, needed: Phase) -> None:
-        """Raise `ContextError` unless it has come as far as ``needed``."""
+        """Raise `ContextError` unless the phase is ``needed``."""
         if self.phase is not needed:
             raise self._refusal(needed, self.phase)
 
     def take(self, needed: Phase) -> None:
-        """Leave ``needed`` for a call that begins now; `ContextError` where it is not there."""
+        """Leave the phase ``needed`` for a call that begins; raise `ContextError` in another."""
         try:
             found = self._phase.pop()  # one thread alone gets it
         except IndexError:
@@ -74,17 +75,24 @@ class Context:
 
     @staticmethod
     def _refusal(needed: Phase, found: Phase) -> ContextError:
-        return ContextError(f"{_NEEDS[needed]}; {found.value} on this context")
+        advice = _NEXT[found]
+        return ContextError(f"{_NEEDS[needed]}; on this context {found.value}: {advice}")
 
 
 _NEEDS = {
-    Phase.FORWARD: "backward data needs a forward that was not yet gone back over",
-    Phase.DATA: "backward weights runs once, after backward data",
+    Phase.FORWARD: "backward data runs once after each forward pass",
+    Phase.DATA: "backward weights runs once after backward data",
+}
+_NEXT = {
+    Phase.EMPTY: "call forward first",
+    Phase.FORWARD: "call backward data first",
+    Phase.DATA: "call forward again",
+    Phase.SPENT: "call forward again",
 }
 
 
 def check_owner(context: object, executor: object) -> Context:
-    """``context`` if it is one of ``executor``."""
+    """Return ``context`` if it belongs to ``executor``; raise an error otherwise."""
     if not isinstance(context, Context):
         raise TypeError(f"context must be a Context; got {type(context).__name__}")
     if context.executor is not executor:

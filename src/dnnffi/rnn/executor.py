@@ -116,7 +116,7 @@ class RNNExecutor:
         self.close()
 
     def context(self, reserve: AnyArray) -> Context:
-        """A context on ``reserve``, a device buffer of at least ``reserve_bytes`` bytes."""
+        """Return a context on ``reserve``, a device buffer of at least ``reserve_bytes`` bytes."""
         if not self._training:
             raise ContextError("this executor is for inference; its problem has training=False")
         return Context(
@@ -134,7 +134,7 @@ class RNNExecutor:
         workspace: AnyArray,
         context: Context | None = None,
     ) -> None:
-        """Forward: fills ``out`` = (y, h_n, c_n).
+        """Run the forward pass into ``out`` = (y, h_n, c_n).
 
         All arrays are contiguous, of the problem's shapes and the spec's dtype; ``weights`` is the
         flat buffer [weight_size]; ``workspace`` has at least ``least_workspace_bytes`` bytes.
@@ -189,11 +189,11 @@ class RNNExecutor:
         out: tuple[AnyArray, AnyArray | None, AnyArray | None],
         workspace: AnyArray,
     ) -> None:
-        """Gradients of the inputs: fills ``out`` = (dx, dh_0, dc_0).
+        """Compute the gradients of the inputs into ``out`` = (dx, dh_0, dc_0).
 
-        ``y``, ``h_0``, ``c_0`` and ``weights`` are those of the forward. ``dh_n``, ``dc_n`` None
-        is zeros; ``dh_0``, ``dc_0`` None is not wanted. Changes the reserve space: it runs once
-        after each forward, and before backward weights.
+        ``y``, ``h_0``, ``c_0`` and ``weights`` are those of the forward pass. ``dh_n``, ``dc_n``
+        None is zeros; ``dh_0``, ``dc_0`` None is not wanted. Backward data changes the reserve
+        space: it runs once after each forward pass, and before backward weights.
 
         Raises as `forward`; `ContextError` also when asked in another order.
         """
@@ -224,9 +224,9 @@ class RNNExecutor:
         workspace: AnyArray,
         accumulate: bool = False,
     ) -> None:
-        """Gradient of the weights: fills ``out`` [weight_size].
+        """Compute the gradient of the weights into ``out`` [weight_size].
 
-        ``x``, ``h_0`` and ``y`` are those of the forward. With ``accumulate`` the gradient is
+        ``x``, ``h_0`` and ``y`` are those of the forward pass. With ``accumulate`` the gradient is
         added to what ``out`` holds, and ``workspace`` has at least ``workspace_bytes`` bytes. Runs
         once, after backward data on the same context.
 

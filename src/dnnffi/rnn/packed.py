@@ -139,7 +139,7 @@ class PackedRNN:
         RNNWeights.pack(self.unpack(), self.spec, backend="torch").save(path)
 
     def close(self) -> None:
-        """Let go of the device's memory. A second call does nothing."""
+        """Release the memory on the device. A second call does nothing."""
         self._network = None
 
     @property

@@ -20,7 +20,7 @@ from dnnffi.weights import RNNWeights
 
 
 class RNNPlan:
-    """One RNN problem with everything that depends on it made once.
+    """A plan for one RNN problem, with all that depends on it prepared once.
 
     Descriptors, algorithm, workspace and reserve space are kept; a call checks its arrays and
     enqueues the work on CuPy's current stream. Once the plan is tuned, a call with ``out`` and
@@ -159,7 +159,7 @@ class RNNPlan:
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
         contiguous. For training what the backward passes need is kept in the plan, until the
         next forward pass. They read x, hx, the weights and y again: do not write to these before
-        they have run, for no change is noticed. Stands on ``cudnnRNNForward``.
+        they have run, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
 
         Examples
         --------
@@ -187,7 +187,8 @@ class RNNPlan:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
-        forward. Stands on ``cudnnRNNBackwardData_v8``. Raises `ContextError` in another order.
+        forward pass; raises `ContextError` in another order. cuDNN's function is
+        ``cudnnRNNBackwardData_v8``.
 
         Examples
         --------
@@ -210,8 +211,8 @@ class RNNPlan:
     ) -> RNNWeights:
         """The gradient of the weights, in their layout; with ``accumulate`` added to ``out``.
 
-        Runs once, after `backward_data`. Stands on ``cudnnRNNBackwardWeights_v8``. Raises
-        `ContextError` in another order.
+        Runs once, after `backward_data`; raises `ContextError` in another order. cuDNN's function
+        is ``cudnnRNNBackwardWeights_v8``.
 
         Examples
         --------
@@ -359,7 +360,7 @@ class RNNPlan:
         return self._is_closed if self._buffers is None else bool(self._buffers.closed)
 
     def close(self) -> None:
-        """Let go of descriptors, graphs and memory. A second call does nothing."""
+        """Release descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
         self._weights = None
         self._is_closed = True

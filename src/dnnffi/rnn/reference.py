@@ -222,7 +222,9 @@ class ReferenceBufferPlan:
         if gradients is not None:
             saved = self._saved
             if saved is None:
-                raise ContextError("backward data runs once, after a forward")
+                raise ContextError(
+                    "backward data runs once after each forward pass: call forward first"
+                )
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
             check_apart(written, [*self._read, *read, *spans_of(names, targets)])

@@ -1,10 +1,10 @@
 """Hypothesis strategies for problems and their arrays, to property-test an embedding.
 
 They draw whatever `dnnffi.RNNSpec`, `dnnffi.RNNProblem`, `dnnffi.ConvSpec` and `dnnffi.ConvProblem`
-allow, small enough for thousands of examples, and what backends get wrong: sizes of one and odd
-ones, rows that end early in any order, no row that reaches T; inputs that the last step of a kernel
-leaves unread, dilated kernels, as many groups as channels. A test of a wrapper of yours against the
-reference::
+allow, small enough for thousands of examples. They include cases that backends get wrong: sizes of
+one and odd sizes, rows that end early in any order, no row of T steps, inputs that the last step of
+a kernel leaves unread, dilated kernels, as many groups as channels. A test that compares your own
+code with the reference::
 
     from hypothesis import given, strategies as st
     from dnnffi import testing

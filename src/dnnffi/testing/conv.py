@@ -37,15 +37,15 @@ def conv_specs(
     depthwise: bool | None = None,
     asymmetric: bool | None = None,
 ) -> ConvSpec:
-    """Convolutions. ``None`` for either.
+    """Draw convolutions. A parameter that is None draws both True and False.
 
     Parameters
     ----------
-    ranks, dtypes : what to draw from; arrays of bfloat16 need the package ml_dtypes
+    ranks, dtypes : the values to draw from; arrays of bfloat16 need the package ml_dtypes
     max_channels : largest number of channels of a group
     max_groups, max_kernel, max_stride, max_padding, max_dilation : largest of each
-    transposed : fixed where given
-    depthwise : whether the convolution is; True needs ``max_groups`` of 2 or more
+    transposed : whether the convolution is transposed
+    depthwise : whether the convolution is depthwise; True needs ``max_groups`` of 2 or more
     asymmetric : whether the padding before and after differs in some dimension; True needs
         ``max_padding`` of 1 or more
     """
@@ -101,7 +101,7 @@ def _paddings(
 
 @st.composite
 def conv_options(draw: st.DrawFn) -> dict[str, Any]:
-    """``options`` of a call, but for "validate"; any may miss."""
+    """Draw ``options`` of a call, without "validate"; any key may be missing."""
     choices: dict[str, st.SearchStrategy[Any]] = {
         "math": st.sampled_from(MATHS),
         "deterministic": st.booleans(),
@@ -123,16 +123,18 @@ def conv_problems(
     fused: bool | None = None,
     with_options: bool = False,
 ) -> ConvProblem:
-    """Problems: a convolution, the shape of its input, and what of it is computed.
+    """Draw problems: a convolution, the shape of its input, and the operation to compute.
 
     Parameters
     ----------
-    convolutions : by default all of `conv_specs`
-    operations : out of "forward", "backward_data" and "backward_weights"
-    layouts : out of "channels_first" and "channels_last"
+    convolutions : a strategy; None for all of `conv_specs`
+    operations : the values to draw from: "forward", "backward_data" and "backward_weights"
+    layouts : the values to draw from: "channels_first" and "channels_last"
     max_batch : largest N
-    max_extra : by how much the input may be larger than the smallest that gives an output
-    fused : whether a forward has a bias, a residual and an activation, each by chance
+    max_extra : largest number of positions that the input has, in each dimension, in addition to
+        the smallest input with an output
+    fused : whether the operation "forward" has a bias, a residual and an activation, each drawn;
+        None draws both True and False
     with_options : whether to draw `conv_options` too, instead of the defaults
     """
     spec = draw(conv_specs() if convolutions is None else convolutions)
@@ -188,7 +190,7 @@ class ConvInputs(NamedTuple):
 
 
 def conv_inputs(problem: ConvProblem, seed: int) -> ConvInputs:
-    """Arrays for a problem, normally distributed, the weights scaled so that y is of magnitude 1.
+    """Return normally distributed arrays for a problem, weights scaled so that y is about 1.
 
     The same seed gives the same numbers, rounded to the spec's dtype, in each layout.
     """
@@ -211,7 +213,7 @@ def conv_inputs(problem: ConvProblem, seed: int) -> ConvInputs:
 
 
 def conv_keywords(problem: ConvProblem) -> dict[str, Any]:
-    """The keywords with which the function of the problem's operation runs it.
+    """Return the keywords with which the function of the problem's operation runs it.
 
     The residual is an array, and so not among them.
     """

@@ -36,15 +36,16 @@ def specs(
     bias: bool | None = None,
     projection: bool | None = None,
 ) -> RNNSpec:
-    """Networks. ``None`` for either.
+    """Draw networks. A parameter that is None draws both True and False.
 
     Parameters
     ----------
-    modes, dtypes : what to draw from; arrays of bfloat16 need the package ml_dtypes
-    max_size : largest I and H, at least 2 where there is to be a projection
+    modes, dtypes : the values to draw from; arrays of bfloat16 need the package ml_dtypes
+    max_size : largest I and H; a projection needs 2 or more
     max_layers : largest L
-    bidirectional, bias : fixed where given
-    projection : whether there is one (P < H); True leaves the LSTM alone of ``modes``
+    bidirectional : whether the network has two directions
+    bias : whether the network has biases
+    projection : whether the network has a projection (P < H); True draws only LSTMs
     """
     if projection and ("lstm" not in modes or max_size < 2):
         raise ValueError("projection=True needs 'lstm' among modes and a max_size of 2 or more")
@@ -67,12 +68,12 @@ def specs(
 
 
 def lengths(steps: int, batch: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """One length a row, each from 1 to ``steps``, in any order; perhaps none that reaches it."""
+    """Draw a length for each row, from 1 to ``steps``, in any order; perhaps all are shorter."""
     return st.lists(st.integers(1, steps), min_size=batch, max_size=batch).map(tuple)
 
 
 def batch_sizes(max_steps: int = 6, max_batch: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
-    """The rows at each step of packed sequences, never rising."""
+    """Draw the number of rows at each step of packed sequences, which never rises."""
     rows = st.lists(st.integers(1, max_steps), min_size=1, max_size=max_batch)
     return rows.map(lengths_to_batch_sizes)
 
@@ -81,9 +82,10 @@ def batch_sizes(max_steps: int = 6, max_batch: int = 5) -> st.SearchStrategy[tup
 def options(
     draw: st.DrawFn, mode: str, *, algorithms: Sequence[str] = ("auto", "standard")
 ) -> dict[str, Any]:
-    """``options`` of a call of ``mode``: algorithm, math, and the LSTM's clipping; any may miss.
+    """Draw ``options`` of a call of ``mode``: algorithm, math, clipping of an LSTM.
 
-    The persistent algorithms take only some problems, so they are drawn only where asked for.
+    Any key may be missing. The persistent algorithms can run only some problems, so they are drawn
+    only if ``algorithms`` names them.
     """
     choices: dict[str, st.SearchStrategy[Any]] = {
         "algorithm": st.sampled_from(list(algorithms)),
@@ -111,16 +113,16 @@ def problems(
     dropout: float = 0.0,
     with_options: bool = False,
 ) -> RNNProblem:
-    """Problems: a network, its sequences and how it is to run.
+    """Draw problems: a network, its sequences, and inference or training.
 
     Parameters
     ----------
-    networks : by default all of `specs`
-    layouts : out of "sequence_major", "batch_major" and "packed"
+    networks : a strategy; None for all of `specs`
+    layouts : the values to draw from: "sequence_major", "batch_major" and "packed"
     max_steps, max_batch : largest T and B
-    padded : whether dense problems have ``lengths``; None for either
-    training : inference or training; None for either
-    dropout : of the problems that train
+    padded : whether dense problems have ``lengths``; None draws both
+    training : whether the problems are for training; None draws both
+    dropout : probability of dropout in problems for training
     with_options : whether to draw `options` too, instead of the defaults
     """
     spec = draw(specs() if networks is None else networks)
@@ -159,7 +161,7 @@ class Inputs(NamedTuple):
 
     @property
     def hx(self) -> Any:
-        """The states as the functional API takes them: (h_0, c_0) of an LSTM, else h_0."""
+        """The states as functions take them: (h_0, c_0) of an LSTM, else h_0."""
         return self.h_0 if self.c_0 is None else (self.h_0, self.c_0)
 
     @property
@@ -169,7 +171,7 @@ class Inputs(NamedTuple):
 
 
 def weights(spec: RNNSpec, seed: int) -> list[_HostArray]:
-    """Weights in PyTorch's order, uniform in [-1/sqrt(H), 1/sqrt(H)] as ``torch.nn`` starts.
+    """Return weights in PyTorch's order, uniform in [-1/sqrt(H), 1/sqrt(H)] as in ``torch.nn``.
 
     The same seed gives the same numbers, rounded to the spec's dtype.
     """
@@ -181,10 +183,10 @@ def weights(spec: RNNSpec, seed: int) -> list[_HostArray]:
 
 
 def inputs(problem: RNNProblem, seed: int) -> Inputs:
-    """Arrays for a problem, normally distributed; the weights are those of `weights`.
+    """Return normally distributed arrays for a problem; the weights are those of `weights`.
 
-    Nothing is zero past a row's length, where no backend may read. The same seed gives the same
-    numbers, rounded to the spec's dtype.
+    x and dy are not zero past a row's length, where no backend may read. The same seed gives the
+    same numbers, rounded to the spec's dtype.
     """
     spec = problem.spec
     # Another stream than that of the weights.
@@ -206,14 +208,14 @@ def inputs(problem: RNNProblem, seed: int) -> Inputs:
 
 
 def keywords(problem: RNNProblem, function: Callable[..., Any] | None = None) -> dict[str, Any]:
-    """The keywords with which a function runs a problem on separate weight arrays.
+    """Return the keywords with which a function runs a problem on separate weight arrays.
 
     Parameters
     ----------
-    problem : what is to be run
-    function : what they are for, `dnnffi.lstm_forward` for instance, or a wrapper of yours.
-        ``dropout`` is among them if it has this parameter, as functions that train have; None
-        leaves it out, as inference functions need it
+    problem : the problem to run
+    function : the function that gets the keywords: `dnnffi.lstm_forward` for instance, or your
+        own. ``dropout`` is among them if the function has this parameter, as those for training
+        have. With None it is left out, because functions for inference refuse it
 
     Examples
     --------

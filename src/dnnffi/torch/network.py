@@ -316,8 +316,8 @@ def _gradients(
         if not context.is_spent:
             raise
         raise ContextError(
-            f"autograd goes back through this call for the second time, and the first "
-            f"spent what it needs: dnnffi.torch.{mode}(..., retain=True) keeps it"
+            f"autograd runs the backward pass of this call for the second time, and the first "
+            f"has used the reserve space: dnnffi.torch.{mode}(..., retain=True) keeps it"
         ) from None
     states = (as_tensor(dh_0), as_tensor(dc_0))[:count]
     return as_tensor(dx), *states, *form.gradients(dweights, saved[1 + count : -1])

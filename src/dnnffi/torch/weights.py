@@ -8,7 +8,7 @@ which each tensor of the list gets a view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -176,18 +176,22 @@ def read_weights(
     if weights.__class__ is list and spec is None and layout is None:
         return None, _checked_list(weights)
     is_flat = isinstance(weights, Tensor)
-    if is_flat == (spec is None) or not (is_flat or isinstance(weights, Iterable)):
-        module = isinstance(weights, torch.nn.Module)
+    if is_flat == (spec is None) or not (is_flat or _is_sequence(weights)):
+        has_names = isinstance(weights, (Mapping, torch.nn.Module))
         raise TypeError(
             "weights must be a sequence of tensors, an RNNWeights, or one flat tensor with spec=; "
             f"got {type(weights).__name__} {'without' if spec is None else 'and'} spec"
-            f"{'; list(module.parameters()) has those of a module' if module else ''}"
+            f"{'; list(module.parameters()) has those of a module' if has_names else ''}"
         )
     if is_flat:
         return None, (weights,)
     if layout is not None:
         raise ValueError("layout is for a flat tensor of weights; got a sequence of tensors")
     return None, _checked_list(list(weights))
+
+
+def _is_sequence(weights: object) -> bool:
+    return isinstance(weights, Iterable) and not isinstance(weights, Mapping)
 
 
 def _checked_list(tensors: list[Any]) -> list[Tensor]:

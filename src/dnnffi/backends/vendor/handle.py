@@ -14,8 +14,8 @@ from dnnffi.operating_system import register_at_fork
 class Handle(Resource):
     """A vendor's handle for the current device. Belongs to the thread that made it.
 
-    Stands on ``cudnnCreate`` or ``miopenCreate``. Raises the vendor's `StatusError` where there is
-    no device. ``launch`` is where its calls are enqueued, None before `set_stream`.
+    It is made by ``cudnnCreate`` or ``miopenCreate``. Raises the vendor's `StatusError` if the
+    machine has no device. ``launch`` has the stream of its calls, or is None before `set_stream`.
     """
 
     launch: Launch | None = None

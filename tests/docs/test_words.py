@@ -1,0 +1,130 @@
+"""What users read is written in the words of the field: pages, docstrings of public names, help."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from dnnffi.cli import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md")),
+    *(ROOT / "examples").glob("*.md"),
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").glob("reference/*"),
+]
+MODULES = ("dnnffi", "dnnffi.testing", "dnnffi.foreign", "dnnffi.typing", "dnnffi.errors")
+CLASSES = {
+    "dnnffi.rnn.executor": ("RNNExecutor",),
+    "dnnffi.rnn.context": ("Context", "Phase"),
+    "dnnffi.device.graphs": ("StepGraph",),
+    "dnnffi.device.interface": ("Launch",),
+    "dnnffi.backends.rnn_interface": (
+        *("AddressExecutor", "ForwardAddresses", "BackwardDataAddresses"),
+        "BackwardWeightsAddresses",
+    ),
+    "dnnffi.backends.vendor.handle": ("Handle",),
+}
+"""Classes that the reference documents, but the package does not export."""
+
+NOUNS = (
+    "algorithm|and|bias|call|data|direction|executor|function|graph|kernel|launch|layer|method|"
+    "or|pass|phase|plan|recurrence|step|time|weights|workspace"
+)
+NOT_WRITTEN = {
+    "a forward or backward pass has the noun": re.compile(
+        r"\b(a|an|another|each|every|its|no|of|one|that|the|this|training) (forward|backward)s?\b"
+        rf"(?!,? ({NOUNS}))",
+        re.IGNORECASE,
+    ),
+    "no idiom": re.compile(
+        r"\b(in vain|lets? go of|goes? back over|gone back over|has them apart|said once|"
+        r"as long as they are|where there is (one|none|no)|that is there|is there already)\b",
+        re.IGNORECASE,
+    ),
+    "a pronoun has a noun": re.compile(
+        r"\b(such a one|such ones|so many|so often|what is there|what is missing|of ours|"
+        r"of our own|each by itself|than that of)\b",
+        re.IGNORECASE,
+    ),
+}
+NO_FIRST_WORD = re.compile(r"(Of|What|How|Where|Which|Who|When|Why|Those|These|That|Than)\b")
+
+
+def found(text):
+    """Return what is not to be written, with what is around it."""
+    text = " ".join(text.split())
+    return [
+        f"{rule}: ...{text[max(0, one.start() - 40) : one.end() + 20]}..."
+        for rule, pattern in NOT_WRITTEN.items()
+        for one in pattern.finditer(text)
+    ]
+
+
+def members(value):
+    """Yield a class and its own public methods and properties, or a function."""
+    yield value
+    for name, one in vars(value).items() if isinstance(value, type) else ():
+        one = getattr(one, "__func__", one)
+        if not name.startswith("_") and (inspect.isfunction(one) or isinstance(one, property)):
+            yield one
+
+
+def documented():
+    """Yield the docstrings of the public names."""
+    for module in map(importlib.import_module, MODULES):
+        yield inspect.getdoc(module)
+        for name in getattr(module, "__all__", ()) or vars(module):
+            value = getattr(module, name)
+            if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, type)):
+                yield from map(inspect.getdoc, members(value))
+    for module, names in CLASSES.items():
+        for name in names:
+            value = getattr(importlib.import_module(module), name)
+            yield from map(inspect.getdoc, members(value))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_words_of_a_page(page):
+    text = page.read_text(encoding="utf-8")
+    assert found(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)) == []
+
+
+def test_the_words_of_docstrings():
+    texts = [text for text in documented() if text]
+    assert len(texts) > 200
+    assert [one for text in texts for one in found(text)] == []
+    assert [text for text in texts if NO_FIRST_WORD.match(text)] == []
+
+
+@pytest.mark.parametrize("command", ["", "info", "demo", "bench rnn", "bench cnn", "bench stream"])
+def test_the_words_of_help(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert found(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "what the forward has left",
+        "A backward, which begins with the last layer",
+        "of a training\nforward that ended",
+        "Let go of the buffers",
+        "so many rows",
+    ],
+)
+def test_what_is_not_to_be_written_is_found(text):
+    assert len(found(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["the forward pass", "a backward kernel", "each forward and backward pass"]
+)
+def test_words_of_the_field_are_not_found(text):
+    assert found(text) == []
