@@ -12,7 +12,7 @@ import pytest
 
 from dnnffi.backends.cudnn.graph.build import UIDS
 from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
-from dnnffi.backends.cudnn.graph.kernel_config import Geometry, Layout
+from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.arrays import to_host
@@ -45,7 +45,7 @@ class Case(NamedTuple):
     def steps(self):
         return self.stride, self.padding, self.dilation
 
-    def kernel_config(self, dtype, channels_last=False):
+    def geometry(self, dtype, channels_last=False):
         shapes = (Layout.packed(s, channels_last=channels_last) for s in (self.x, self.w, self.y))
         return Geometry(*shapes, dtype, *self.steps)
 
@@ -196,7 +196,7 @@ class Problem:
 
     def fused(self, parts, alpha=0.75):
         """The same with residual ("z"), bias ("b") and ReLU ("r"), and how to build its graph."""
-        expected, geometry = self.forward(), self.case.kernel_config(self.dtype, self.channels_last)
+        expected, geometry = self.forward(), self.case.geometry(self.dtype, self.channels_last)
         if "z" in parts:
             expected += alpha * self.values["residual"]
         if "b" in parts:
