@@ -99,13 +99,13 @@ def test_what_is_written_shares_no_memory(miopen, setups, call, one, other):
 
 def test_backward_wants_its_order(setups):
     setup = setups()
-    with pytest.raises(ContextError, match="no forward has filled it"):
+    with pytest.raises(ContextError, match="no forward pass has filled it"):
         setup.backward_data()
     setup.forward()
     with pytest.raises(ContextError, match="after backward data; forward ran"):
         setup.backward_weights()
     setup.backward_data()
-    with pytest.raises(ContextError, match="not yet gone back over; backward data ran"):
+    with pytest.raises(ContextError, match="whose backward data has not run; backward data ran"):
         setup.backward_data()
     setup.backward_weights()
     for again in (setup.backward_data, setup.backward_weights):

@@ -379,7 +379,7 @@ def test_executor_with_own_buffers_in_and_out_of_order():
                 context, x, None, y, out=dw, workspace=workspace, accumulate=accumulate
             )
 
-        with pytest.raises(ContextError, match="no forward has filled it"):
+        with pytest.raises(ContextError, match="no forward pass has filled it"):
             data()
         forward()
         with pytest.raises(ContextError, match="after backward data"):
@@ -387,7 +387,7 @@ def test_executor_with_own_buffers_in_and_out_of_order():
         with pytest.raises(ContextError, match="another executor"):
             data(other)
         data()
-        with pytest.raises(ContextError, match="not yet gone back over"):
+        with pytest.raises(ContextError, match="whose backward data has not run"):
             data()
         weights()
         once = dw.copy()

@@ -56,7 +56,7 @@ def test_a_call_that_has_begun_and_failed_leaves_nothing():
     made = context()
     made.take(Phase.FORWARD)
     assert made.phase is Phase.EMPTY
-    with pytest.raises(ContextError, match="no forward has filled it"):
+    with pytest.raises(ContextError, match="no forward pass has filled it"):
         made.take(Phase.FORWARD)
 
 

@@ -241,12 +241,12 @@ def test_accumulate_needs_what_it_adds_to():
 
 def test_each_backward_runs_once_in_its_order():
     with plan_of("gru") as plan:
-        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward$"):
+        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward pass$"):
             plan.backward_data()
         with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
             plan.backward_weights()
         called(plan, "gru", "backward_data")
-        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward$"):
+        with pytest.raises(ContextError, match=r"^backward data runs once, after a forward pass$"):
             plan.backward_data()
         plan.backward_weights()
         with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
@@ -413,7 +413,7 @@ def context():
         ),
         (lambda: rnn_plan(backend="reference"), "RNNPlan .* Instead pickle plan.problem and RNNW"),
         (lambda: conv_plan(backend="reference"), "ConvPlan .* Instead pickle the ConvSpec and"),
-        (lambda: Context(None, 0), "Context .* Instead call the backwards in the process"),
+        (lambda: Context(None, 0), "Context .* Instead call the backward passes in the process"),
     ],
 )
 def test_what_belongs_to_a_process_says_what_can_be_pickled(make, advice, again):

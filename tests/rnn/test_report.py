@@ -54,7 +54,7 @@ def test_a_problem_that_was_not_measured(options, said):
 @pytest.mark.parametrize("source", ["measured", "disk"])
 def test_a_problem_that_was_measured(source, training):
     where = {"measured": "measured in this process", "disk": "read from disk"}[source]
-    what = "forward and both backwards" if training else "forward"
+    what = "forward and both backward passes" if training else "forward"
     choice = CHOICE._replace(replayed=None, source=source)
     assert report(PROBLEM._replace(training=training), choice) == (
         "algorithm standard, math default\n"

@@ -81,7 +81,7 @@ REFUSED = {
     "activation": ({"activation": "tanh"}, r"^activation must be 'relu' or None; got 'tanh'$"),
     "bias of a backward": (
         {"operation": "backward_weights", "bias": True},
-        r"^activation, residual and bias are of a forward, not backward_weights$",
+        r"^activation, residual and bias are for the forward pass, not backward_weights$",
     ),
 }
 

@@ -11,7 +11,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 class ForwardAddresses(NamedTuple):
-    """The arrays of a forward in device memory; 0 for one that is not there."""
+    """The arrays of a forward pass in device memory; 0 for one that is not there."""
 
     x: int
     y: int
@@ -25,7 +25,7 @@ class ForwardAddresses(NamedTuple):
 
 
 class BackwardDataAddresses(NamedTuple):
-    """The arrays of backward data, likewise; ``y`` to ``weights`` are those of the forward."""
+    """The arrays of backward data, likewise; ``y`` to ``weights`` are those of the forward pass."""
 
     y: int
     h_0: int
@@ -42,7 +42,7 @@ class BackwardDataAddresses(NamedTuple):
 
 
 class BackwardWeightsAddresses(NamedTuple):
-    """The arrays of backward weights, likewise; ``x``, ``h_0`` and ``y`` are the forward's."""
+    """The arrays of backward weights, likewise; ``x``, ``h_0`` and ``y`` are the forward pass's."""
 
     x: int
     h_0: int
@@ -56,8 +56,8 @@ class AddressExecutor(Protocol):
     """One way to run a problem. All ways of a problem read the same layout of the weights.
 
     Making one may allocate and ask the library. Its calls do neither: they enqueue on the stream
-    of a launch, on addresses that were checked. Backward data runs once after a forward, on the
-    reserve space that this forward filled, and before backward weights. Calls of a problem with
+    of a launch, on addresses that were checked. Backward data runs once after a forward pass, on
+    the reserve space that this pass filled, and before backward weights. Calls of a problem with
     dropout go through ``generator.in_order``.
     """
 

@@ -139,7 +139,7 @@ class ConvPlan:
     def run(self, *arrays: ArrayT | None, out: ArrayT | None = None) -> ArrayT:
         """The result of the operation, in ``out`` or a new array.
 
-        A forward takes x, w, bias, residual (None or nothing for what the problem has not),
+        The forward pass takes x, w, bias, residual (None or nothing for what the problem has not),
         backward data dy and w, backward weights dy and x; of the shapes in ``problem``. ``out``
         has no gaps, does not overlap itself and shares no memory with them. Stands on
         ``cudnnBackendExecute``.

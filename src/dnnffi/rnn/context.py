@@ -14,17 +14,18 @@ class Phase(Enum):
     cuDNN's backward data changes it, and a call in another order gives wrong numbers and no error.
     """
 
-    EMPTY = "no forward has filled it"
+    EMPTY = "no forward pass has filled it"
     FORWARD = "forward ran"
     DATA = "backward data ran"
     SPENT = "backward data and backward weights ran"
 
 
 class Context:
-    """The reserve space of one training forward, by address, and what ran on it.
+    """The reserve space of one training forward pass, by address, and what ran on it.
 
-    ``executor`` ran the forward and runs the backwards. ``owner`` keeps the memory alive. A call
-    takes the phase away while it runs, so that of two threads that ask at once one is refused.
+    ``executor`` ran the forward pass and runs the backward passes. ``owner`` keeps the memory
+    alive. A call takes the phase away while it runs, so that of two threads that ask at once one is
+    refused.
     """
 
     __slots__ = ("_phase", "executor", "owner", "reserve")
@@ -38,7 +39,9 @@ class Context:
         self._phase = [phase]
 
     def __reduce__(self) -> NoReturn:
-        raise not_picklable(self, "call the backwards in the process whose memory it is about")
+        raise not_picklable(
+            self, "call the backward passes in the process whose memory it is about"
+        )
 
     @property
     def phase(self) -> Phase:
@@ -49,7 +52,7 @@ class Context:
             return Phase.EMPTY
 
     def empty(self) -> None:
-        """Whatever happens now, what an earlier forward left is gone."""
+        """Whatever happens now, what an earlier forward pass left is gone."""
         self._phase.clear()
 
     def reach(self, phase: Phase) -> None:
@@ -78,7 +81,7 @@ class Context:
 
 
 _NEEDS = {
-    Phase.FORWARD: "backward data needs a forward that was not yet gone back over",
+    Phase.FORWARD: "backward data needs a forward pass whose backward data has not run",
     Phase.DATA: "backward weights runs once, after backward data",
 }
 

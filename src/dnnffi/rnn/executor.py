@@ -191,9 +191,9 @@ class RNNExecutor:
     ) -> None:
         """Gradients of the inputs: fills ``out`` = (dx, dh_0, dc_0).
 
-        ``y``, ``h_0``, ``c_0`` and ``weights`` are those of the forward. ``dh_n``, ``dc_n`` None
-        is zeros; ``dh_0``, ``dc_0`` None is not wanted. Changes the reserve space: it runs once
-        after each forward, and before backward weights.
+        ``y``, ``h_0``, ``c_0`` and ``weights`` are those of the forward pass. ``dh_n``, ``dc_n``
+        None is zeros; ``dh_0``, ``dc_0`` None is not wanted. Changes the reserve space: it runs
+        once after each forward pass, and before backward weights.
 
         Raises as `forward`; `ContextError` also when asked in another order.
         """
@@ -226,7 +226,7 @@ class RNNExecutor:
     ) -> None:
         """Gradient of the weights: fills ``out`` [weight_size].
 
-        ``x``, ``h_0`` and ``y`` are those of the forward. With ``accumulate`` the gradient is
+        ``x``, ``h_0`` and ``y`` are those of the forward pass. With ``accumulate`` the gradient is
         added to what ``out`` holds, and ``workspace`` has at least ``workspace_bytes`` bytes. Runs
         once, after backward data on the same context.
 

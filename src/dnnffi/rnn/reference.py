@@ -34,7 +34,7 @@ class HostGenerator:
         self._lock = new_lock()
 
     def masks(self, problem: RNNProblem) -> list[np.ndarray[Any, Any]]:
-        """The masks of one forward; moves the generator on."""
+        """The masks of one forward pass; moves the generator on."""
         spec = problem.spec
         count = (spec.num_layers - 1) * prod(spec.y_shape(problem.steps, problem.batch))
         with self._lock:
@@ -170,7 +170,7 @@ class ReferenceRNNPlan:
     def gradient(
         self, found: list[AnyArray], weights: RNNWeights, out: RNNWeights | None, accumulate: bool
     ) -> RNNWeights:
-        """``found``, of a backward, as the gradient of ``weights``; in ``out`` if it is given."""
+        """Return what a backward pass ``found`` as the gradient of ``weights``, or in ``out``."""
         packed = RNNWeights.pack(found, weights.spec, backend=weights.backend)
         if out is None:
             return packed
@@ -192,7 +192,7 @@ class ReferenceBufferPlan:
         # Gradients of the weights from backward data, one entry or none: of several threads that
         # ask for it, pop() gives it to one.
         self._found: list[Any] = []
-        self._read: list[Span] = []  # what the backwards of the last forward read again
+        self._read: list[Span] = []  # what the backward passes of the last forward pass read again
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any
@@ -229,7 +229,7 @@ class ReferenceBufferPlan:
         if gradients is not None:
             saved = self._saved
             if saved is None:
-                raise ContextError("backward data runs once, after a forward")
+                raise ContextError("backward data runs once, after a forward pass")
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
             check_apart(written, [*self._read, *read, *spans_of(names, targets)])

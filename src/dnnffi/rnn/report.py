@@ -44,7 +44,7 @@ def report_of(problem: RNNProblem, finder: RouteFinder, operations: Operations) 
 
 def _measured(problem: RNNProblem, choice: RouteChoice) -> Iterator[str]:
     where = "measured in this process" if choice.source == "measured" else "read from disk"
-    what = "forward and both backwards" if problem.training else "forward"
+    what = "forward and both backward passes" if problem.training else "forward"
     yield f"{where}, milliseconds of {what}:"
     for name, times in choice.times.items():
         replayed = "not captured" if times.replayed is None else f"{times.replayed:.4f} as graph"

@@ -96,7 +96,9 @@ class ConvProblem(NamedTuple):
         operation = check_choice("operation", operation, OPERATIONS)
         layout = check_choice("layout", layout, LAYOUTS)
         if operation != FORWARD and (activation or residual or bias):
-            raise ValueError(f"activation, residual and bias are of a forward, not {operation}")
+            raise ValueError(
+                f"activation, residual and bias are for the forward pass, not {operation}"
+            )
         name = "x_shape" if operation == BACKWARD_DATA else "x"
         if not isinstance(x_shape, Sequence):
             raise TypeError(f"{name} must be a tuple of integers; got {type(x_shape).__name__}")
@@ -152,8 +154,8 @@ class ConvProblem(NamedTuple):
     def argument_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of what the operation reads.
 
-        A forward reads x, w, bias, residual (the last two where the problem has them), backward
-        data dy and w, backward weights dy and x.
+        The forward pass reads x, w, bias, residual (the last two where the problem has them),
+        backward data dy and w, backward weights dy and x.
         """
         if self.operation == FORWARD:
             return (self.x_shape, self.spec.weight_shape, self.spec.bias_shape, self.y_shape)

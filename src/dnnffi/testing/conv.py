@@ -132,7 +132,7 @@ def conv_problems(
     layouts : out of "channels_first" and "channels_last"
     max_batch : largest N
     max_extra : by how much the input may be larger than the smallest that gives an output
-    fused : whether a forward has a bias, a residual and an activation, each by chance
+    fused : whether a forward pass has a bias, a residual and an activation, each by chance
     with_options : whether to draw `conv_options` too, instead of the defaults
     """
     spec = draw(conv_specs() if convolutions is None else convolutions)
