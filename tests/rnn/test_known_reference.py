@@ -150,12 +150,16 @@ def unaligned(array):
     "made",
     [np.asfortranarray, unaligned, lambda a: a[::-1][::-1].byteswap().view(a.dtype.newbyteorder())],
 )
-def test_arrays_that_a_known_network_does_not_take_are_converted(made):
-    weights, x, hx = weights_of(), random((STEPS, BATCH, 5)), state_of(SPEC)
-    expected = dnnffi.lstm(x, hx, weights)
-    found = dnnffi.lstm(made(x), tuple(map(made, hx)), weights)
-    np.testing.assert_array_equal(found[0], expected[0])
-    assert_equal(found[1], expected[1])
+@pytest.mark.parametrize("mode", MODES)
+def test_arrays_that_a_known_network_does_not_take_are_converted(mode, made):
+    spec = RNNSpec(mode=mode, input_size=5, hidden_size=6, num_layers=2, bidirectional=True)
+    weights, x, hx = weights_of(spec), random((STEPS, BATCH, 5)), state_of(spec)
+    function = getattr(dnnffi, mode)
+    expected = flattened(function(x, hx, weights))
+    changed = tuple(map(made, hx)) if spec.has_cell else made(hx)
+    for states in (hx, changed):
+        assert_equal(flattened(function(made(x), states, weights)), expected)
+    assert_equal(flattened(function(x, changed, weights)), expected)
 
 
 @pytest.mark.parametrize(

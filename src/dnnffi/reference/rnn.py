@@ -151,8 +151,8 @@ def prepare(
     c_shape = spec.c_shape(layout.batch) if spec.has_cell else None
     h_shape = spec.h_shape(layout.batch)
     kept = layout if layout.active is None else None
-    plain = None
-    if isinstance(cell, ElmanCell) and xp is np and kept is not None and computed == dtype:
+    plain, is_computed = None, computed == dtype and dtype.isnative
+    if isinstance(cell, ElmanCell) and xp is np and kept is not None and is_computed:
         plain = PlainInference(spec, kept, cell, dtype)
     return Network(spec, xp, kept, arguments, cell, dtype, computed, h_shape, c_shape, plain)
 
