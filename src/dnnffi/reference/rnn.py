@@ -294,6 +294,9 @@ def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...])
 
 def _stacked(xp: ModuleType, dtype: Any, arrays: Sequence[Any]) -> NDArray:
     """``arrays`` of one shape as one array; ``xp.stack`` takes longer than a small network."""
+    if len(arrays) == 1:
+        one: NDArray = xp.array(arrays[0], dtype, order="C")
+        return one[None]
     stacked = xp.empty((len(arrays), *arrays[0].shape), dtype)
     for place, array in enumerate(arrays):
         stacked[place] = array
