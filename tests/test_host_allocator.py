@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from types import SimpleNamespace
 
 import conformance
 import numpy as np
@@ -323,6 +324,31 @@ def test_what_is_no_array_is_refused_by_its_name(value):
     message = rf"^x must be an array on the host, with DLPack .*; got {type(value).__name__}$"
     with pytest.raises(TypeError, match=message):
         dnnffi.gru(value, None, problem.weights, backend="reference", options=problem.options)
+
+
+def test_a_packed_sequence_is_named_with_an_allocator():
+    problem = Problem("gru")
+    x = SimpleNamespace(data=problem.x, batch_sizes=[3, 3])
+    advice = r"^x must be one array; got SimpleNamespace; give its data, with batch_sizes=x"
+    for backend in (None, "reference"):
+        with pytest.raises(TypeError, match=advice):
+            dnnffi.gru(x, None, problem.weights, backend=backend, options=problem.options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: [w[:2], w[2:]], r"one list of arrays; got a list of lists, as of layers: join"),
+        (lambda w: {"a": w[0]}, r"a sequence of arrays or an RNNWeights; got dict; RNNWeights.f"),
+        (lambda w: iter(w), r"a sequence of arrays or an RNNWeights; got list_iterator; list"),
+        (lambda w: "a.npz", r"a sequence of arrays or an RNNWeights; got str; RNNWeights.load"),
+    ],
+)
+def test_weights_of_another_form_are_named_with_an_allocator(change, message):
+    problem = Problem("gru")
+    weights = change([np.array(w) for w in problem.weights.arrays()])
+    with pytest.raises(TypeError, match=f"^weights must be {message}"):
+        dnnffi.gru(problem.x, None, weights, options=problem.options)
 
 
 class WithoutAddress(ByInterface):

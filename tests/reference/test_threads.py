@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import dnnffi
 from dnnffi.execution.cache import Once
 from dnnffi.reference import threads
-from dnnffi.reference.threads import Library, ThreadLimit, matmul_of, on_one_thread
+from dnnffi.reference.threads import Library, ThreadLimit, dot_of, matmul_of, on_one_thread
 
 ALL = 7
 
@@ -40,14 +40,19 @@ def counts(monkeypatch):
     limits = Once()
     limits.get("process", lambda: (found.limit,))
     monkeypatch.setattr(threads, "_limits", limits)
-    matmul = np.matmul
 
-    def counted(*arguments, **keywords):
-        found.at_products.append(found.count)
-        return matmul(*arguments, **keywords)
+    def counted(multiply):
+        def count(*arguments, **keywords):
+            found.at_products.append(found.count)
+            return multiply(*arguments, **keywords)
 
-    monkeypatch.setattr(np, "matmul", counted)
-    return found
+        return count
+
+    for name in ("matmul", "dot"):
+        monkeypatch.setattr(np, name, counted(getattr(np, name)))
+    dnnffi.clear_plans()  # plans keep the function that multiplies
+    yield found
+    dnnffi.clear_plans()
 
 
 def network(steps=3, batch=2, size=4, mode="lstm", **of_spec):
@@ -64,6 +69,16 @@ def train(x, weights):
 def test_small_products_of_a_network_use_one_thread(counts):
     train(*network(num_layers=2, bidirectional=True, proj_size=3))
     assert set(counts.at_products) == {1}
+    assert counts.count == ALL
+
+
+@pytest.mark.parametrize("mode", ["rnn_tanh", "gru"])
+def test_small_products_of_inference_use_one_thread(counts, mode):
+    x, weights = network(mode=mode)
+    for _ in range(2):
+        counts.at_products.clear()
+        getattr(dnnffi, mode)(x, None, weights)
+        assert counts.at_products == [1, 1, 1, 1]
     assert counts.count == ALL
 
 
@@ -85,20 +100,25 @@ def test_large_products_use_all_threads(counts, monkeypatch):
     assert counts.at_products == [ALL, 1, 1, 1]
     dnnffi.conv(np.ones((2, 3, 10), np.float32), np.ones((4, 3, 3), np.float32))  # 576
     assert counts.at_products[4:] == [ALL]
+    x, weights = network(steps=12, mode="rnn_tanh")
+    dnnffi.rnn_tanh(x, None, weights)
+    assert counts.at_products[5:] == [ALL, *[1] * 12]
     assert counts.count == ALL
 
 
-def test_the_size_of_a_product_decides():
-    small, large = (matmul_of(np, threads.MIN_PARALLEL_MACS - less) for less in (1, 0))
-    assert small is np.matmul
+@pytest.mark.parametrize(("choose", "expected"), [(matmul_of, np.matmul), (dot_of, np.dot)])
+def test_the_size_of_a_product_decides(choose, expected):
+    small, large = (choose(np, threads.MIN_PARALLEL_MACS - less) for less in (1, 0))
+    assert small is expected
     assert large is threads.parallel_matmul
 
 
-def test_arrays_of_another_module_are_multiplied_by_it():
+@pytest.mark.parametrize("choose", [matmul_of, dot_of])
+def test_arrays_of_another_module_are_multiplied_by_it(choose):
     class Module:
         matmul = object()
 
-    assert matmul_of(Module, threads.MIN_PARALLEL_MACS) is Module.matmul
+    assert choose(Module, threads.MIN_PARALLEL_MACS) is Module.matmul
 
 
 def test_a_large_product_outside_a_call_changes_nothing(counts):

@@ -68,6 +68,25 @@ def test_a_known_call_gives_what_the_first_gave(mode, dtype, monkeypatch):
     assert_equal(gradients(context, y), expected_gradients)
 
 
+@pytest.mark.parametrize("with_state", [True, False])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("spec", [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True}])
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (4, 3), (13, 40), (2, 300)])
+@pytest.mark.parametrize("mode", MODES)
+def test_inference_gives_what_training_gives(mode, steps, batch, spec, batch_first, with_state):
+    # 13 * 40 and 2 * 300 rows are multiplied in several products.
+    spec = RNNSpec(mode=mode, input_size=5, hidden_size=6, **spec)
+    weights, x = weights_of(spec), random(spec.x_shape(steps, batch))
+    if batch_first:
+        x = np.ascontiguousarray(x.swapaxes(0, 1))
+    hx = state_of(spec, batch) if with_state else None
+    expected = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, batch_first=batch_first)[:2]
+    for _ in range(2):
+        found = getattr(dnnffi, mode)(x, hx, weights, batch_first=batch_first)
+        assert_equal(flattened(found), flattened(expected))
+        assert all(one.flags.c_contiguous for one in flattened(found))
+
+
 @pytest.mark.parametrize(
     ("shape", "keywords"),
     [
@@ -95,15 +114,17 @@ def test_what_is_written_to_the_weights_is_read_by_known_calls():
     )
 
 
-def test_results_of_a_known_call_share_no_memory_with_others():
-    weights, x = weights_of(), random((STEPS, BATCH, 5))
-    dnnffi.lstm(x, None, weights)
-    arrays = []
+@pytest.mark.parametrize("mode", MODES)
+def test_results_of_a_known_call_share_no_memory_with_others(mode):
+    spec = RNNSpec(mode=mode, input_size=5, hidden_size=6)
+    weights, x, hx = weights_of(spec), random((1, BATCH, 5)), state_of(spec)
+    states = hx if isinstance(hx, tuple) else (hx,)
+    function, arrays = getattr(dnnffi, mode), []
+    function(x, hx, weights)
     for _ in range(2):
-        y, (h_n, c_n) = dnnffi.lstm(x, None, weights)
-        arrays += y, h_n, c_n
+        arrays += flattened(function(x, hx, weights))
     for number, one in enumerate(arrays):
-        assert not any(np.shares_memory(one, other) for other in (x, *arrays[:number]))
+        assert not any(np.shares_memory(one, other) for other in (x, *states, *arrays[:number]))
 
 
 def test_a_known_network_takes_new_sizes(monkeypatch):
@@ -129,12 +150,16 @@ def unaligned(array):
     "made",
     [np.asfortranarray, unaligned, lambda a: a[::-1][::-1].byteswap().view(a.dtype.newbyteorder())],
 )
-def test_arrays_that_a_known_network_does_not_take_are_converted(made):
-    weights, x, hx = weights_of(), random((STEPS, BATCH, 5)), state_of(SPEC)
-    expected = dnnffi.lstm(x, hx, weights)
-    found = dnnffi.lstm(made(x), tuple(map(made, hx)), weights)
-    np.testing.assert_array_equal(found[0], expected[0])
-    assert_equal(found[1], expected[1])
+@pytest.mark.parametrize("mode", MODES)
+def test_arrays_that_a_known_network_does_not_take_are_converted(mode, made):
+    spec = RNNSpec(mode=mode, input_size=5, hidden_size=6, num_layers=2, bidirectional=True)
+    weights, x, hx = weights_of(spec), random((STEPS, BATCH, 5)), state_of(spec)
+    function = getattr(dnnffi, mode)
+    expected = flattened(function(x, hx, weights))
+    changed = tuple(map(made, hx)) if spec.has_cell else made(hx)
+    for states in (hx, changed):
+        assert_equal(flattened(function(made(x), states, weights)), expected)
+    assert_equal(flattened(function(x, changed, weights)), expected)
 
 
 @pytest.mark.parametrize(

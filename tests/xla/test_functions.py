@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -246,6 +247,52 @@ def test_the_scan_of_a_device_is_that_of_a_cpu(mode, monkeypatch):
     found, expected = (jax.tree.leaves(result) for result in results)
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_inference_on_a_cpu_copies_a_flat_array_once(batch):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=96, hidden_size=96)
+    weights = djax.init(jax.random.key(0), spec)
+    x = jnp.ones((2, batch, 96), "float32")
+    call = partial(djax.lstm, implementation="scan")
+    compiled = jax.jit(lambda x, weights: call(x, None, weights)[0]).lower(x, weights).compile()
+    copied = compiled.memory_analysis().temp_size_in_bytes / weights.flat.nbytes
+    assert copied < 1.2
+
+
+@pytest.mark.parametrize("axes", [(1, None), (None, 0), (1, 0)])
+def test_a_single_row_may_be_vectorized(axes):
+    spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, proj_size=2)
+    count = 3
+    x = jax.random.normal(jax.random.key(0), (5, count, 3), "float32")
+    flats = [djax.init(jax.random.key(number), spec).flat for number in range(count)]
+    if axes[0] is None:
+        x = x[:, 0]
+    flat = flats[0] if axes[1] is None else jnp.stack(flats)
+
+    def call(x, flat):
+        return djax.lstm(x[:, None], None, flat, spec=spec, layout="cudnn")[0][:, 0]
+
+    expected = [
+        call(x if axes[0] is None else x[:, n], flat if axes[1] is None else flat[n])
+        for n in range(count)
+    ]
+    for run in (jax.vmap(call, axes), jax.jit(jax.vmap(call, axes)), jax.vmap(jax.jit(call), axes)):
+        np.testing.assert_allclose(run(x, flat), jnp.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_a_program_of_the_scan_on_a_cpu_can_be_exported():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    weights = djax.init(jax.random.key(0), spec)
+    for batch in (1, 2):
+        x = jnp.ones((5, batch, 3), "float32")
+
+        def call(x, flat):
+            return djax.gru(x, None, flat, spec=spec, layout="cudnn", implementation="scan")[0]
+
+        exported = jax.export.export(jax.jit(call))(x, weights.flat).serialize()
+        found = jax.export.deserialize(exported).call(x, weights.flat)
+        np.testing.assert_allclose(found, call(x, weights.flat), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class ConvAddresses(NamedTuple):
     """The arrays of a convolution in device memory; 0 for one that is not there.
 
     ``first`` to ``residual`` are those of `ConvProblem.argument_shapes`: ``first`` and ``second``
-    are x and w of a forward, dy and w of backward data, dy and x of backward weights. All are
+    are x and w of a forward pass, dy and w of backward data, dy and x of backward weights. All are
     without gaps and in the layout of the problem.
     """
 

@@ -92,10 +92,14 @@ class LSTMCell:
         sigmoid(xp, i_f, one, out=i_f)
         sigmoid(xp, o, one, out=o)
         xp.tanh(g, out=g)
-        c_before, clipped_before = clip_cell(xp, c, self.clip, self.clip_nan)
+        c_before, clipped_before, clipped = c, None, None
+        if self.clip is not None:
+            c_before, clipped_before = clip_cell(xp, c, self.clip, self.clip_nan)
         c = f * c_before
         c += i * g
-        c_read, clipped = clip_cell(xp, c, self.clip, self.clip_nan)
+        c_read = c
+        if self.clip is not None:
+            c_read, clipped = clip_cell(xp, c, self.clip, self.clip_nan)
         xp.tanh(c_read, out=tanh_c)
         xp.multiply(o, tanh_c, out=h_out)
         return c, (kept, c_before, clipped_before, clipped)

@@ -137,7 +137,7 @@ def _input_products(
         inputs = x[first : first + len(some)].reshape(rows, -1)
         gx = multiply(inputs, w_ih, out=buffer[:rows])
         if bias is not None:
-            gx += bias
+            gx += bias[None]  # NumPy adds two single rows faster than a row and a vector
         by_gate = gx.reshape(len(some), batch, cell.gates, -1).swapaxes(1, 2)
         yield some, by_gate[:: order.step]
 

@@ -44,11 +44,12 @@ def dropped_below(dropout: float) -> int:
 def own_masks(
     spec: RNNSpec, T: int, B: int, dropout: float, seed: int, drawn: int = 0
 ) -> list[np.ndarray[Any, Any]]:
-    """The masks that the algorithm "own" draws in one training forward, for `rnn.forward`.
+    """The masks that the algorithm "own" draws in one training forward pass, for `rnn.forward`.
 
     L - 1 float64 arrays [T, B, H*D] of 0 or 1/(1-p). ``drawn`` is the number of masks that the
-    state has drawn before: L - 1 for each training forward. `DropoutState.save` has the seed and
-    ``drawn`` as two unsigned integers of 64 bits, ``np.frombuffer(saved["states"], np.uint64)``.
+    state has drawn before: L - 1 for each training forward pass. `DropoutState.save` has the seed
+    and ``drawn`` as two unsigned integers of 64 bits,
+    ``np.frombuffer(saved["states"], np.uint64)``.
     The layout of x, lengths, dtype and device make no difference.
 
     Examples

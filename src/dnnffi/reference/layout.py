@@ -72,6 +72,8 @@ class Layout:
 
     def empty(self, like: NDArray, shape: tuple[int, ...]) -> NDArray:
         """A new array of the dtype and class of ``like``: those that err have a class."""
+        if like.__class__ is np.ndarray:
+            return np.empty(shape, like.dtype)  # in half the time
         return self.xp.empty_like(like, shape=shape, order="C")
 
     def update(self, step: int, new: NDArray, old: NDArray) -> NDArray:

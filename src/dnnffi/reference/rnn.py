@@ -22,9 +22,10 @@ import numpy as np
 from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
 from dnnffi.device.interface import NDArray
-from dnnffi.reference.cells import Cell, make_cell
+from dnnffi.reference.cells import Cell, ElmanCell, make_cell
 from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
 from dnnffi.reference.layout import Layout
+from dnnffi.reference.plain import PlainInference
 from dnnffi.reference.threads import on_one_thread
 from dnnffi.spec.rnn import RNNSpec
 
@@ -42,6 +43,7 @@ class Network(NamedTuple):
     compute_dtype: Any
     h_shape: tuple[int, ...]
     c_shape: tuple[int, ...] | None  # None without a cell state
+    plain: PlainInference | None  # computes inference, if it can
 
 
 class Tape(NamedTuple):
@@ -149,7 +151,10 @@ def prepare(
     c_shape = spec.c_shape(layout.batch) if spec.has_cell else None
     h_shape = spec.h_shape(layout.batch)
     kept = layout if layout.active is None else None
-    return Network(spec, xp, kept, arguments, cell, dtype, computed, h_shape, c_shape)
+    plain, is_computed = None, computed == dtype and dtype.isnative
+    if isinstance(cell, ElmanCell) and xp is np and kept is not None and is_computed:
+        plain = PlainInference(spec, kept, cell, dtype)
+    return Network(spec, xp, kept, arguments, cell, dtype, computed, h_shape, c_shape, plain)
 
 
 def grouped(spec: RNNSpec, weights: Sequence[NDArray]) -> list[Weights]:
@@ -177,7 +182,10 @@ def run(
     training: bool,
 ) -> Forward:
     """Run a prepared network over ``x``, as `forward` does, on arrays of the dtype of ``x``."""
-    spec, xp, kept, arguments, cell, given, dtype, h_shape, c_shape = network
+    plain = network.plain
+    if plain is not None and not training and masks is None and x.__class__ is np.ndarray:
+        return Forward(*plain.compute(x, h_0, weights), None, None)
+    spec, xp, kept, arguments, cell, given, dtype, h_shape, c_shape, _ = network
     layout = Layout.of(*arguments) if kept is None else kept
     h = xp.zeros(h_shape, dtype) if h_0 is None else h_0
     c = xp.zeros(c_shape, dtype) if c_0 is None and c_shape is not None else c_0
@@ -233,7 +241,7 @@ def backward(
     ``dy`` is in the layout of y; a missing argument counts as zero. What ``dy`` holds past a
     row's length is not read. The tape stays valid; the dtypes are as in `forward`.
     """
-    spec, xp, _, _, cell, given, dtype, h_shape, c_shape = tape.network
+    spec, xp, _, _, cell, given, dtype, h_shape, c_shape, _ = tape.network
     layout = tape.layout
     steps, batch, directions = layout.steps, layout.batch, spec.num_directions
     outputs = spec.output_size
@@ -286,6 +294,9 @@ def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...])
 
 def _stacked(xp: ModuleType, dtype: Any, arrays: Sequence[Any]) -> NDArray:
     """``arrays`` of one shape as one array; ``xp.stack`` takes longer than a small network."""
+    if len(arrays) == 1:
+        one: NDArray = xp.array(arrays[0], dtype, order="C")
+        return one[None]
     stacked = xp.empty((len(arrays), *arrays[0].shape), dtype)
     for place, array in enumerate(arrays):
         stacked[place] = array

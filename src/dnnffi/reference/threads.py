@@ -102,7 +102,8 @@ class ThreadLimit:
             thread = get_ident()
             if self._calls.get(thread) is call:
                 del self._calls[thread]
-            self._restore_if_unused()
+            if self._restored:
+                self._restore_if_unused()
 
     def pause(self) -> object:
         """Suspend the active call of this thread, and return it for `enter`; None if none is."""
@@ -160,6 +161,17 @@ def on_one_thread(function: Callable[P, R]) -> Callable[P, R]:
 def matmul_of(xp: ModuleType, macs: int) -> Callable[..., Any]:
     """Return the ``matmul`` for products of ``macs`` multiply-adds each, of arrays of ``xp``."""
     return parallel_matmul if macs >= MIN_PARALLEL_MACS and xp is np else xp.matmul
+
+
+def dot_of(xp: ModuleType, macs: int) -> Callable[..., Any]:
+    """Return the function for products of two matrices, of ``macs`` multiply-adds each.
+
+    It takes ``a``, ``b`` and ``out``. NumPy's ``dot`` gives the bits that its ``matmul`` gives, and
+    takes half a microsecond less. It ignores ``__array_ufunc__`` of a subclass.
+    """
+    if xp is not np:
+        return xp.matmul
+    return parallel_matmul if macs >= MIN_PARALLEL_MACS else np.dot
 
 
 def parallel_matmul(a: NDArray, b: NDArray, out: NDArray | None = None) -> NDArray:

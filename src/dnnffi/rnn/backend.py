@@ -343,6 +343,21 @@ def _taken_by(weights: object) -> str:
     return ""
 
 
+def listed_weights(weights: object) -> Sequence[Any]:
+    """Return weights that are no `RNNWeights`; ``TypeError`` unless they are one sequence."""
+    if not isinstance(weights, Sequence) or isinstance(weights, str):
+        raise TypeError(
+            f"weights must be a sequence of arrays or an RNNWeights; got "
+            f"{type(weights).__name__}{_taken_by(weights)}"
+        )
+    if weights and isinstance(weights[0], list | tuple):
+        raise TypeError(
+            f"weights must be one list of arrays; got a {type(weights).__name__} of lists, as of "
+            f"layers: join them as [*weights[0], *weights[1]]"
+        )
+    return weights
+
+
 def weights_of(
     mode: Mode,
     weights: object,
@@ -369,17 +384,7 @@ def weights_of(
         ):
             raise ValueError("bidirectional is True; the weights are for one direction")
         return spec, weights._computable()
-    if not isinstance(weights, Sequence) or isinstance(weights, str):
-        raise TypeError(
-            f"weights must be a sequence of arrays or an RNNWeights; got "
-            f"{type(weights).__name__}{_taken_by(weights)}"
-        )
-    if weights and isinstance(weights[0], list | tuple):
-        raise TypeError(
-            f"weights must be one list of arrays; got a {type(weights).__name__} of lists, as of "
-            f"layers: join them as [*weights[0], *weights[1]]"
-        )
-    arrays = [as_array(f"weights[{index}]", array) for index, array in enumerate(weights)]
+    arrays = [as_array(f"weights[{i}]", w) for i, w in enumerate(listed_weights(weights))]
     if not arrays:
         raise ValueError("weights: got no arrays")
     if arrays[0].dtype.name not in ITEM_SIZES:

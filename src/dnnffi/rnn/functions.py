@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 from weakref import ref
 
-from dnnffi.device.arrays import as_array
+from dnnffi.device.arrays import as_array, instead_of
 from dnnffi.device.external.array import device_array, known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
 from dnnffi.device.external.use import checked_use, thread
@@ -32,6 +32,7 @@ from dnnffi.rnn.asked import problem_of
 from dnnffi.rnn.backend import (
     DeviceRNNBackend,
     RNNBackend,
+    listed_weights,
     rnn_backends,
     warn_of_dropout,
     weights_of,
@@ -222,7 +223,7 @@ def _run(
     dropout: Dropout = _NO_DROPOUT,
     found: RNNBackend | None = None,
 ) -> tuple[Any, ...]:
-    """Find the plan, hand over: (y, h_n, c_n, the context of a training forward or None).
+    """Find the plan, hand over: (y, h_n, c_n, the context of a training forward pass or None).
 
     ``found`` is the backend where it is known already.
     """
@@ -452,12 +453,15 @@ def run_embedded(
                 if done is not None:
                     y, h_n, c_n, context = done
                     return unwrap(y), unwrap(h_n), unwrap(c_n), context
+        if advice := instead_of("x", x):
+            raise TypeError(f"x must be one array; got {type(x).__name__}{advice}")
         found, kind, x = rnn_backends.for_allocator(call[0][-1], x)
         if isinstance(weights, RNNWeights):
             if kind == HOST:
                 external_array("weights", weights._buffer, kind)
-        elif isinstance(weights, Sequence) and not isinstance(weights, str):
-            weights = [external_array(f"weights[{i}]", w, kind) for i, w in enumerate(weights)]
+        else:
+            arrays = enumerate(listed_weights(weights))
+            weights = [external_array(f"weights[{i}]", w, kind) for i, w in arrays]
         hx = wrapped(("h_0", "c_0"), hx, kind)
         *results, context = _run(x, hx, weights, call, options, dropout, found)
         results = in_user_memory(results, kind)
@@ -585,7 +589,7 @@ def _copied_to_user(gradient: Any) -> Any:
 
 
 def _checked(dropout: object, state: object) -> Dropout:
-    """The arguments of a training forward that are about dropout."""
+    """The arguments of a training call that are about dropout."""
     if dropout.__class__ is float and dropout == 0 and state is None:
         return _NO_DROPOUT
     probability = check_dropout(dropout)

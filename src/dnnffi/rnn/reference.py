@@ -34,7 +34,7 @@ class HostGenerator:
         self._lock = new_lock()
 
     def masks(self, problem: RNNProblem) -> list[np.ndarray[Any, Any]]:
-        """The masks of one forward; moves the generator on."""
+        """The masks of one forward pass; moves the generator on."""
         spec = problem.spec
         count = (spec.num_layers - 1) * prod(spec.y_shape(problem.steps, problem.batch))
         with self._lock:
@@ -92,6 +92,10 @@ class ReferenceRNNPlan:
             problem.spec, np, problem.x_shape, self._dtype, **self._keywords
         )
 
+        plain = None if problem.training else self._network.plain
+        self._infer = None if plain is None else plain.run
+        """Computes known calls, if it can: y and h_n of x, h_0 and the weights."""
+
     def takes(self, array: Any, shape: tuple[int, ...]) -> bool:
         """Whether an array is one of NumPy that is used as it is; others are looked at closely."""
         if array.__class__ is not np.ndarray or array.shape != shape:
@@ -128,6 +132,9 @@ class ReferenceRNNPlan:
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: list[Weights]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context | None]:
         """`forward` on arrays that `accepts` accepts, and grouped weights of NumPy."""
+        if self._infer is not None:
+            y, h_n = self._infer(x, h_0, weights)
+            return y, h_n, None, None
         training = self.problem.training
         masks = None
         if self._generator is not None:
@@ -163,7 +170,7 @@ class ReferenceRNNPlan:
     def gradient(
         self, found: list[AnyArray], weights: RNNWeights, out: RNNWeights | None, accumulate: bool
     ) -> RNNWeights:
-        """``found``, of a backward, as the gradient of ``weights``; in ``out`` if it is given."""
+        """Return what a backward pass ``found`` as the gradient of ``weights``, or in ``out``."""
         packed = RNNWeights.pack(found, weights.spec, backend=weights.backend)
         if out is None:
             return packed
@@ -185,7 +192,7 @@ class ReferenceBufferPlan:
         # Gradients of the weights from backward data, one entry or none: of several threads that
         # ask for it, pop() gives it to one.
         self._found: list[Any] = []
-        self._read: list[Span] = []  # what the backwards of the last forward read again
+        self._read: list[Span] = []  # what the backward passes of the last forward pass read again
 
     def forward(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any

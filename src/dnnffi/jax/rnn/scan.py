@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from dnnffi.spec.options import RNNOptions
@@ -168,6 +169,45 @@ def _matmul(cell: _Cell, a: Any, w: Any) -> Any:
     return jnp.matmul(a.astype(w.dtype), w, precision=cell.precision, preferred_element_type=wide)
 
 
+def _transposed(w: Any) -> Any:
+    return w.T
+
+
+def _stored_transposed(w: Any) -> Any:
+    """Return the transposed ``w``, a part of a flat array, by one copy of it.
+
+    XLA copies ``w.T`` out of the flat array in the order of ``w``, and then into another array in
+    the order in which it multiplies. There is only one order for a vector of the elements.
+    """
+    return lax.optimization_barrier(w.T.reshape(-1)).reshape(w.T.shape)
+
+
+def _with_transposed(w: Any) -> tuple[Any, Any]:
+    return w, w.T
+
+
+def _matmul_of_row(cell: _Cell, a: Any, w: tuple[Any, Any]) -> Any:
+    """``a`` [1, K] times a matrix, given as [N, K] and as [K, N], of which one is read.
+
+    XLA multiplies a single row by the rows of [N, K] as fast, and need not transpose it. Several
+    rows, as `jax.vmap` makes them, it does not: these are multiplied by [K, N].
+    """
+
+    def multiply(a: Any, w: Any, _: Any) -> Any:
+        wide = jnp.dtype("float32") if w.dtype.itemsize == 2 else w.dtype
+        contracted = ((1,), (1,)), ((), ())
+        precision = {"precision": cell.precision, "preferred_element_type": wide}
+        return lax.dot_general(a.astype(w.dtype), w, contracted, **precision)
+
+    def multiply_rows(_: int, batched: Sequence[bool], a: Any, __: Any, w: Any) -> tuple[Any, bool]:
+        axes = 0 if batched[0] else None, 0 if batched[2] else None
+        return jax.vmap(partial(_matmul, cell), axes)(a, w), True
+
+    product = custom_vmap(multiply)
+    product.def_vmap(multiply_rows)
+    return product(a, *w)
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _recurrence(cell: _Cell, operands: _Operands) -> _Steps:
     """Run the loop over all steps."""
@@ -238,11 +278,17 @@ def _states_before(cell: _Cell, hs: Any, h: Any) -> Any:
 def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tuple[_Steps, Any]:
     """Run all steps; return their results and, with ``keeps_slopes``, the slopes of each."""
     x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask = operands
+    multiply, transpose = _matmul, _transposed
+    if not cell.is_hoisted and not keeps_slopes:
+        if h.shape[0] == 1:
+            multiply, transpose = _matmul_of_row, _with_transposed
+        else:
+            transpose = _stored_transposed
     # Before the loop, so that no step transposes them.
-    w_ih, w_hh, w_hr = w_ih.T, w_hh.T, None if w_hr is None else w_hr.T
+    w_ih, w_hh, w_hr = transpose(w_ih), transpose(w_hh), None if w_hr is None else transpose(w_hr)
 
     def gates_of(x: Any) -> Any:
-        product = _matmul(cell, x, w_ih)
+        product = multiply(cell, x, w_ih)
         return product if bias is None else product + bias.reshape(*[1] * (x.ndim - 1), -1)
 
     def step(state: tuple[Any, Any], of_step: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -250,9 +296,9 @@ def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tu
         x, running = of_step
         gates = x if cell.is_hoisted else gates_of(x)
         unprojected, new_c, slopes = _CELLS[cell.mode](
-            cell, gates, _matmul(cell, h, w_hh), b_hn, h, c
+            cell, gates, multiply(cell, h, w_hh), b_hn, h, c
         )
-        new_h = unprojected if w_hr is None else _matmul(cell, unprojected, w_hr)
+        new_h = unprojected if w_hr is None else multiply(cell, unprojected, w_hr)
         if running is not None:
             new_h = jnp.where(running, new_h, h)
             new_c = None if c is None else jnp.where(running, new_c, c)
