@@ -24,7 +24,7 @@ from dnnffi.runtime.kernels import OPTIONS
 from dnnffi.runtime.nvrtc.compiler import load_compiler
 
 FOLDER = Path(source.__file__).parent / "cuda"
-FILES = sorted(path.name for path in FOLDER.iterdir())
+FILES = sorted(path.name for path in FOLDER.glob("*.cu*"))
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
 H100 = Chip(132, 232_448, clusters=True)
 ROOT = Path(__file__).resolve().parents[4]

@@ -10,10 +10,10 @@
 namespace dnnffi {
 
 /* The problem. */
-constexpr int HIDDEN = Config::HIDDEN;        /* units of a layer */
-constexpr bool TRAINING = Config::TRAINING;   /* whether the forward pass stores what the backward needs */
+constexpr int HIDDEN = Config::HIDDEN;      /* units of a layer */
+constexpr bool TRAINING = Config::TRAINING; /* whether the forward pass stores what the backward needs */
 constexpr bool BACKWARD = Config::BACKWARD;
-constexpr bool PACKED = Config::PACKED;       /* whether rows have unequal lengths */
+constexpr bool PACKED = Config::PACKED; /* whether rows have unequal lengths */
 /* Layers of a network of one direction, which run at once, each a step behind the one that it reads: a
    group then has BLOCKS blocks of each. 1: a launch has one layer. */
 constexpr int LAYERS = Config::LAYERS;
@@ -191,8 +191,10 @@ static_assert(RING_AT >= (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4, "the ring is be
 static_assert((CHUNKS > 1 ? WEIGHTS_AT : STAGED_AT) >= RING_AT + RING * SUBTILES * RING_WORDS * 16,
               "what is staged is behind the ring");
 static_assert(CHUNKS == 1 || STAGED_AT == 0 && RING_AT >= STAGED_BYTES, "chunks are before the ring");
-static_assert(CHUNKS > 1 ||
-                  WEIGHTS_AT >= STAGED_AT + STAGED_BYTES + (!CLUSTER ? 0 : LAYERS > 1 ? 32 : 16),
+static_assert(CHUNKS > 1 || WEIGHTS_AT >= STAGED_AT + STAGED_BYTES +
+                                              (!CLUSTER     ? 0
+                                               : LAYERS > 1 ? 32
+                                                            : 16),
               "weights are last");
 static_assert(FMA || PASSAGES >= 2, "passages of weights");
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");

@@ -13,8 +13,14 @@ constexpr Dtype FACTORS = Config::FACTORS;
 constexpr bool STRICT = Config::STRICT;
 
 /* The type in which a number is stored: those of 16 bits as their bits. */
-template <Dtype> struct Storage { using Type = unsigned short; };
-template <> struct Storage<FLOAT32> { using Type = float; };
+template <Dtype> struct Storage
+{
+    using Type = unsigned short;
+};
+template <> struct Storage<FLOAT32>
+{
+    using Type = float;
+};
 
 using Element = Storage<DTYPE>::Type;
 using Factor = Storage<FACTORS>::Type;
