@@ -41,7 +41,7 @@ def constants_of(kernel):
 
 
 def test_the_example_has_the_constants_of_all_kernels():
-    """Those of a layer, and those that only the kernels of single steps and of rows have."""
+    """It adds the constants that only the kernels of single steps and of rows have."""
     text = constants_of(layer_kernel(example()))
     have = set(re.findall(r"(\w+) =", text))
     others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel()

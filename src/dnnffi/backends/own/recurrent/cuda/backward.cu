@@ -1,4 +1,4 @@
-/* The backward of a layer: the steps of the forward from its last to its first, in one launch.
+/* The backward pass of a layer: the steps of the forward pass from the last to the first, in one launch.
 
    A step's gradients of the gates follow from dy and from the gradient of h that the step after it
    left, which is the product of that step's gradients with the matrices' columns: what a group

@@ -1,4 +1,4 @@
-/* The forward of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
+/* The forward pass of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
    a block has UNITS hidden units of them, with the weights of their gates on the chip.
 
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
@@ -53,7 +53,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     Element *y,        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
     Element *layer_y,  /* [P, H], of all layers but the last; null in inference */
     long long layer_stride,
-    /* Weights and biases of a layer; those of the next direction, or layer, are a stride behind. */
+    /* Weights and biases of a layer; a stride is the distance to the next direction, or layer. */
     const Element *matrices,                /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
     const float *matrix_scales,             /* [D, GATES, H]: what NARROW rows of matrices were divided by */
     const float *state_scales,              /* [D, B]: the same of the rows of h_0; null without h_0 */

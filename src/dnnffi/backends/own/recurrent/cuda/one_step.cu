@@ -121,7 +121,7 @@ struct OneCell
 extern "C" __global__ void __launch_bounds__(THREADS)
     one_step(const Element *x, /* [B, I] */
              const Element *w_ih,
-             const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; of the next direction a stride behind */
+             const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; the next direction is a stride away */
              const Element *b_ih, const Element *b_hh, /* [GATES, H], likewise; both null without biases */
              const Element *h_0, const Element *c_0,   /* [D, B, H]; null: zeros */
              Element *y,                               /* [B, D, H] */
