@@ -161,19 +161,23 @@ check-bindings: $(dev) ## Fail if the generated cffi modules are not those of th
 check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDORS=, VERSIONS="9.19 newest")
 	$(run) bindings/check_headers.py $(addprefix --vendor ,$(VENDORS)) $(addprefix --version ,$(VERSIONS))
 
-# With an NVRTC of its own: registers depend on its version. With VENV= the one that is found.
-nvrtc := build/nvrtc/13.5.37
+# With tools of its own: registers depend on NVRTC's version. With VENV= those that are found.
+cuda_tools := build/cuda
 ifneq ($(strip $(VENV)),)
-  cuda_check := $(nvrtc)/.installed
-  with_nvrtc := DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(nvrtc)/nvidia/cu13/lib/libnvrtc.so.13
+  cuda_installed := $(cuda_tools)/.installed
+  with_cuda_tools := PATH="$(CURDIR)/$(cuda_tools)/clang_format/data/bin:$$PATH" \
+	DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(cuda_tools)/nvidia/cu13/lib/libnvrtc.so.13
 endif
+CUDA_FILES = $(wildcard src/dnnffi/backends/own/recurrent/cuda/*.cu*)
 
-cuda-check: $(dev) $(cuda_check) ## Compile the recurrent kernels without a GPU; compare registers and spills with a record
-	$(with_nvrtc) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
+cuda-check: $(dev) $(cuda_installed) ## Compile the recurrent kernels without a GPU; compare registers and spills with a record
+	$(with_cuda_tools) clang-format --dry-run --Werror $(CUDA_FILES)
+	$(with_cuda_tools) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
 
-$(nvrtc)/.installed: $(dev) .ci/nvrtc.txt
-	@echo "Installing .ci/nvrtc.txt into $(nvrtc)"
-	@$(pip) install --require-hashes --no-deps --target $(nvrtc) --upgrade --requirement .ci/nvrtc.txt
+$(cuda_tools)/.installed: $(dev) .ci/cuda.txt
+	@echo "Installing .ci/cuda.txt into $(cuda_tools)"
+	@rm -rf $(cuda_tools)
+	@$(pip) install --require-hashes --no-deps --target $(cuda_tools) --requirement .ci/cuda.txt
 	@touch $@
 
 # In an environment of its own: its pages import JAX, which must not be in a process that forks.

@@ -37,7 +37,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 class Resources(NamedTuple):
-    """What a kernel needs: registers of a thread, and bytes of its local memory."""
+    """Registers of a thread of a kernel, and bytes of its local memory."""
 
     registers: int
     stack_bytes: int

@@ -175,7 +175,7 @@ class Kernel:
 
 
 class _LoadKey(NamedTuple):
-    """What a loaded kernel was asked for."""
+    """The arguments of `Kernels.get`, which identify a loaded kernel."""
 
     source: str
     headers: Headers

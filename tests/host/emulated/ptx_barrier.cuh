@@ -8,7 +8,7 @@ namespace dnnffi {
 
 template <int COUNT> DEVICE void sync_threads(int) { device_part_barrier(COUNT); }
 
-/* An address of a block's shared memory is a place in it, behind a block's number in the cluster. */
+/* An address in shared memory is an offset; the upper bits have the number of a block in the cluster. */
 DEVICE u32 shared_address(const void *at)
 {
     return (u32)((const unsigned char *)at - (const unsigned char *)device_shared());

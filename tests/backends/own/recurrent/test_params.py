@@ -19,7 +19,7 @@ KERNELS = {
     "GatherParams": ("rows.cu", "gather_rows"),
 }
 TYPES = {"double": "float", "Lengths": "bytes", "long long": "int"}
-"""What Python passes for a parameter of CUDA; an integer for a pointer."""
+"""The type in Python of a parameter of CUDA; a pointer is an integer."""
 
 
 def parameters(file, kernel):

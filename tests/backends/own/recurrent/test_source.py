@@ -24,7 +24,7 @@ from dnnffi.runtime.kernels import OPTIONS
 from dnnffi.runtime.nvrtc.compiler import load_compiler
 
 FOLDER = Path(source.__file__).parent / "cuda"
-FILES = sorted(path.name for path in FOLDER.iterdir())
+FILES = sorted(path.name for path in FOLDER.glob("*.cu*"))
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
 H100 = Chip(132, 232_448, clusters=True)
 ROOT = Path(__file__).resolve().parents[4]
@@ -41,7 +41,7 @@ def constants_of(kernel):
 
 
 def test_the_example_has_the_constants_of_all_kernels():
-    """Those of a layer, and those that only the kernels of single steps and of rows have."""
+    """It adds the constants that only the kernels of single steps and of rows have."""
     text = constants_of(layer_kernel(example()))
     have = set(re.findall(r"(\w+) =", text))
     others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel()

@@ -202,7 +202,10 @@ class OwnCandidates:
         return named
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
-        """Configurations of the forward and, for training, of the backward; whatever is dropped."""
+        """Configurations of the forward kernel and, for training, of the backward kernel.
+
+        They are the same for all rates of dropout.
+        """
         kind, chip, sizes = kind_of(problem), self._chip(), size_class(problem)
         forwards = _ways(problem.spec, kind, sizes, chip)
         if not problem.training:

@@ -327,7 +327,7 @@ def backward_choices(kind: Kind, batch: int, directions: int, chip: Chip) -> lis
 
 @cache
 def scattered(kind: Kind, batch: int, directions: int, chip: Chip) -> tuple[KernelConfig, ...]:
-    """Of the configurations whose blocks exchange shares, the one expected to be the fastest.
+    """Return the likely fastest configurations among those whose blocks exchange partial sums.
 
     Of a large layer also the most promising one of another number of warps, which was the fastest
     for some layers.

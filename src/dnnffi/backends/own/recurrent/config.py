@@ -36,7 +36,7 @@ class Chip(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a kernel is compiled for, except for how its work is divided.
+    """The problem that a kernel is compiled for, without the division of its work.
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
@@ -119,8 +119,8 @@ class Kind(NamedTuple):
 class SharedLayout(NamedTuple):
     """The shared memory of a block: partial sums from 0, the ring, what is staged, weights.
 
-    If words come in chunks, the partial sums of a step take the place of its words. ``*_at`` are
-    offsets in bytes. A cluster's barriers are stored between what is staged and the weights.
+    If words arrive in chunks, the partial sums of a step replace its words. ``*_at`` are offsets in
+    bytes. A cluster's barriers are stored between what is staged and the weights.
     """
 
     partial_floats: int
@@ -267,7 +267,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def shared_layout(self) -> SharedLayout:
-        """What shared memory contains before the weights."""
+        """The places of all that shared memory contains before the weights."""
         kind, columns = self.kind, self.rows // 8
         ring_bytes = self.ring * self.subtiles * self.ring_words * WORD_BYTES
         if self.parts:

@@ -41,7 +41,7 @@ def is_one_step(problem: RNNProblem, sizes: SizeClass) -> bool:
 
 
 class Division(NamedTuple):
-    """How a layer is divided among blocks and warps; see ``one_step.cu``."""
+    """The division of a layer among blocks and warps; see ``one_step.cu``."""
 
     kind: Kind
     inputs: int

@@ -1,4 +1,4 @@
-/* The backward of a layer: the steps of the forward from its last to its first, in one launch.
+/* The backward pass of a layer: the steps of the forward pass from the last to the first, in one launch.
 
    A step's gradients of the gates follow from dy and from the gradient of h that the step after it
    left, which is the product of that step's gradients with the matrices' columns: what a group
@@ -44,20 +44,16 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const Element *h_before, /* [D, P, PADDED] */
     const Element *y,        /* [P, D, H], of the last layer */
     const Element *layer_y,  /* [P, H], of all layers but the last */
-    long long layer_stride,
-    const Element *dy,           /* [P, D, H], of the last layer */
-    const Element *matrices,     /* [GATES, H, H] */
+    long long layer_stride, const Element *dy, /* [P, D, H], of the last layer */
+    const Element *matrices,                   /* [GATES, H, H] */
     const Element *dh_n, const Element *dc_n,  /* [D, B, H]; null: zeros */
-    Element *dh_0, Element *dc_0,        /* [D, B, H]; null: not asked for */
-    float *bias_sums,            /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
-    uint4 *exchange, uint4 *streamed,  /* as of the forward pass */
-    const int *step_offsets, const int *lengths, const int *caller_rows,
-    long long steps, long long batch,
+    Element *dh_0, Element *dc_0,              /* [D, B, H]; null: not asked for */
+    float *bias_sums, /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
+    uint4 *exchange, uint4 *streamed, /* as of the forward pass */
+    const int *step_offsets, const int *lengths, const int *caller_rows, long long steps, long long batch,
     long long step_stride, long long row_stride, /* of y and dy, as of the forward pass */
-    long long positions, long long directions,
-    long long matrix_stride,
-    long long groups, long long first_group,
-    double clip_low, double clip_high)
+    long long positions, long long directions, long long matrix_stride, long long groups,
+    long long first_group, double clip_low, double clip_high)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
@@ -72,8 +68,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const long long state = of_states * batch * HIDDEN;
     const long long saved = direction * positions * PADDED;
     const long long of_layer = layer * layer_stride;
-    const Places places{step_offsets, lengths, caller_rows, (int)steps,
-                        (int)batch, (int)step_stride, (int)row_stride, direction == 1};
+    const Places places{step_offsets, lengths,          caller_rows,     (int)steps,
+                        (int)batch,   (int)step_stride, (int)row_stride, direction == 1};
     const BackwardArrays arrays{gates + of_layer + saved * SAVED,
                                 c_before + of_layer + saved,
                                 h_before + of_layer + saved,
@@ -148,11 +144,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             if (turn == 0 && above == 0 && !(CLUSTER && LAYERS > 1)) {
                 meanwhile();
                 if (SCATTER)
-                    for (int r = 0; r < ADDED; r++)
-                        shares[thread + r * THREADS] = make_uint4(0, 0, 0, 0);
+                    for (int r = 0; r < ADDED; r++) shares[thread + r * THREADS] = make_uint4(0, 0, 0, 0);
             } else if constexpr (SCATTER) group.receive(shares, turn - 1, sub, meanwhile);
-            else group.product(sums, weights, turn - 1, sub, meanwhile, above > 0 && turn < last,
-                               turn > 0);
+            else group.product(sums, weights, turn - 1, sub, meanwhile, above > 0 && turn < last, turn > 0);
             Partials partials((float *)memory, turn * SUBTILES + sub);
             if constexpr (!SCATTER) {
                 sums.total();
@@ -178,8 +172,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     const long long at = state + users * HIDDEN + unit;
                     const int length = there ? places.length(row) : last;
                     float of_h;
-                    if constexpr (SCATTER)
-                        of_h = group.received(shares, task, 0, task.odd + e, lane);
+                    if constexpr (SCATTER) of_h = group.received(shares, task, 0, task.odd + e, lane);
                     else partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
                     float d = of_h + dh[sub][i][e];
                     if (there && step == length - 1) {
@@ -201,9 +194,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
-                    const CellGradients before = step_backward(
-                        of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc[sub][i][e],
-                        clip_low, clip_high);
+                    const CellGradients before = step_backward(of_gates, input_of(PLAIN ? 0 : SAVED),
+                                                               d + of_y, dc[sub][i][e], clip_low, clip_high);
                     dh[sub][i][e] = live ? before.h : 0;
                     dc[sub][i][e] = live ? before.c : 0;
 #pragma unroll
@@ -257,15 +249,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 continue;
             }
             const long long part =
-                (((long long)number * SUBTILES + sub) * COLUMNS + task.column) * (3 - CELLS) +
-                task.odd;
+                (((long long)number * SUBTILES + sub) * COLUMNS + task.column) * (3 - CELLS) + task.odd;
 #pragma unroll
             for (int gate = 0; gate < SAVED; gate++) {
                 float sum = bias[sub][i][gate];
                 sum += __shfl_xor_sync(~0u, sum, 1);
                 sum += __shfl_xor_sync(~0u, sum, 2);
-                if (lane % 4 == 0 && unit < PADDED)
-                    its_sums[(part * SAVED + gate) * PADDED + unit] = sum;
+                if (lane % 4 == 0 && unit < PADDED) its_sums[(part * SAVED + gate) * PADDED + unit] = sum;
             }
         }
 }

@@ -19,14 +19,20 @@ enum Clip { UNCLIPPED, CLIP_KEEPS_NAN, CLIP_REPLACES_NAN };
 
 DEVICE float bits_to_float(u32 bits)
 {
-    union { u32 bits; float value; } both;
+    union {
+        u32 bits;
+        float value;
+    } both;
     both.bits = bits;
     return both.value;
 }
 
 DEVICE u32 float_to_bits(float value)
 {
-    union { float value; u32 bits; } both = {value};
+    union {
+        float value;
+        u32 bits;
+    } both = {value};
     return both.bits;
 }
 

@@ -35,18 +35,14 @@ struct BiasGradients
         const long long layer = of_directions / (u32)directions;
         if (unit >= hidden) return;
         const long long step = columns * padded;
-        const float *from =
-            sums + layer * layer_sums + direction * parts * step + column * padded + unit;
+        const float *from = sums + layer * layer_sums + direction * parts * step + column * padded + unit;
         float sum = 0;
         for (long long part = 0; part < parts; part++) sum += from[part * step];
         const bool only_recurrent = column == gates, only_input = gates < columns && column == 2;
         const long long gate = only_recurrent ? 2 : column;
-        const long long at =
-            layer * layer_stride + direction * direction_stride + gate * hidden + unit;
-        if (!only_recurrent)
-            d_input[at] = rounded(sum + (accumulate ? real(d_input[at]) : 0.0f));
-        if (!only_input)
-            d_recurrent[at] = rounded(sum + (accumulate ? real(d_recurrent[at]) : 0.0f));
+        const long long at = layer * layer_stride + direction * direction_stride + gate * hidden + unit;
+        if (!only_recurrent) d_input[at] = rounded(sum + (accumulate ? real(d_input[at]) : 0.0f));
+        if (!only_input) d_recurrent[at] = rounded(sum + (accumulate ? real(d_recurrent[at]) : 0.0f));
     }
 };
 

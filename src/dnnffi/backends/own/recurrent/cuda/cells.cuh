@@ -35,8 +35,7 @@ DEVICE float clipped(float c, float low, float high, bool &changed)
     return below ? low : c > high ? high : c;
 }
 
-DEVICE Cell step_forward(
-    const float *input, const float *product, float h, float c, float low, float high)
+DEVICE Cell step_forward(const float *input, const float *product, float h, float c, float low, float high)
 {
     Cell after;
     after.c = 0;
@@ -68,8 +67,8 @@ struct CellGradients
 
 /* From the gradients of the state after the step. `before` is the state before it: c of an LSTM, h
    of a GRU; of a plain cell `saved` is h after the step. */
-DEVICE CellGradients step_backward(
-    const float *saved, float before, float dh, float dc, float low, float high)
+DEVICE CellGradients step_backward(const float *saved, float before, float dh, float dc, float low,
+                                   float high)
 {
     CellGradients d;
     d.h = d.c = 0;

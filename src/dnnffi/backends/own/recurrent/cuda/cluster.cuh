@@ -43,8 +43,7 @@ struct Arrivals
     DEVICE int bytes(int phase) const
     {
         if (LAYERS == 1) return own;
-        return (BACKWARD && phase == 0 ? 0 : own) + (phase < last ? other : 0) +
-               (phase > 1 ? receipts : 0);
+        return (BACKWARD && phase == 0 ? 0 : own) + (phase < last ? other : 0) + (phase > 1 ? receipts : 0);
     }
 
     DEVICE void begin() const

@@ -10,12 +10,12 @@
 namespace dnnffi {
 
 /* The problem. */
-constexpr int HIDDEN = Config::HIDDEN;        /* units of a layer */
-constexpr bool TRAINING = Config::TRAINING;   /* whether the forward pass stores what the backward needs */
+constexpr int HIDDEN = Config::HIDDEN;      /* units of a layer */
+constexpr bool TRAINING = Config::TRAINING; /* whether a forward pass saves state for the backward pass */
 constexpr bool BACKWARD = Config::BACKWARD;
-constexpr bool PACKED = Config::PACKED;       /* whether rows have unequal lengths */
-/* Layers of a network of one direction, which run at once, each a step behind the one that it reads: a
-   group then has BLOCKS blocks of each. 1: a launch has one layer. */
+constexpr bool PACKED = Config::PACKED; /* whether rows have unequal lengths */
+/* Number of layers that one launch runs, of a network of one direction. Each layer is a step behind the
+   layer that it reads; a group has BLOCKS blocks for each. */
 constexpr int LAYERS = Config::LAYERS;
 
 /* Hidden units of a block, a multiple of 8. */
@@ -44,17 +44,17 @@ constexpr bool CLUSTER = Config::CLUSTER;
    of one block the words stay in it. */
 constexpr bool SCATTER = Config::SCATTER;
 constexpr int TEAM = Config::TEAM;
-/* Of the k of a step, where all threads gather: the words of one chunk are multiplied while those of the
-   next are in flight. 1: all words are multiplied when the last has come. */
+/* Number of chunks into which the k of a step is divided. The words of one chunk are multiplied while those
+   of the next are in flight. 1: all words are multiplied after the last has arrived. */
 constexpr int CHUNKS = Config::CHUNKS;
-/* Of a kernel without tensor cores, FMA, whose groups are one block or a CLUSTER: so many threads share
-   the sums of a unit. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores. */
+/* Number of threads that share the sums of a unit in a kernel without tensor cores (FMA), whose groups are
+   one block or a CLUSTER. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores. */
 constexpr int PARTS = Config::PARTS;
 constexpr bool FMA = PARTS > 0;
 /* Whether L2 has no room for the weights that are read from there in every step. */
 constexpr bool FAR = Config::FAR;
 
-/* Gates are padded to PADDED units in arrays of our own: whole words, whole octets. */
+/* In the kernels' own arrays gates are padded to PADDED units: whole words, whole octets. */
 constexpr int PADDED = Config::PADDED;
 constexpr int TEAMS = Config::TEAMS, BLOCKS = Config::BLOCKS; /* of a group */
 constexpr int WORDS = PADDED / K_WORD;                        /* of a row of one gate, or of h */
@@ -67,8 +67,8 @@ constexpr int ARRAY_WORDS = UNITS / WORD;                     /* the same in an 
 constexpr int EXCHANGED = Config::EXCHANGED;
 constexpr int PART_WORDS = EXCHANGED / (LAYERS > 1 ? 2 : 1);
 
-/* A GRU multiplies the product of h in its n by r, not that of x. Where one kernel has both, a forward
-   has sums of n for each, and a backward sends both gradients of n. */
+/* A GRU multiplies the product of h in its n by r, not that of x. A kernel that has both products has sums
+   of n for each in the forward pass, and sends both gradients of n in the backward pass. */
 constexpr bool TWO_N = CELL == GRU && LAYERS > 1;
 constexpr int SENT = BACKWARD ? GATES + TWO_N : 1; /* words of a unit's word in a row */
 
@@ -79,9 +79,9 @@ constexpr int WARP_K = CHUNKS * CHUNK_K;
 constexpr int K_STREAMED = Config::K_STREAMED;
 constexpr bool WHOLE = K_WARPS * WARP_K * 4 == EXCHANGED; /* no warp reaches beyond the last word */
 
-/* Of a chunk's steps of k, do warps have every K_WARPS-th, or as many in a row? What they request at the
-   same time lies side by side if they have them in turn, which was faster for groups of eight rows and
-   not for groups of more. */
+/* Whether the steps of k of a chunk are dealt to warps in turn, or each warp has consecutive ones. In turn,
+   the words that warps request at the same time are adjacent: faster for groups of eight rows, and not for
+   groups of more. */
 constexpr bool IN_TURN = ROWS == 8;
 constexpr int NEXT_K = IN_TURN ? K_WARPS : 1, NEXT_WARP = IN_TURN ? 1 : CHUNK_K; /* steps of k */
 
@@ -127,8 +127,8 @@ constexpr int RING_THREADS = THREADS - RING_FIRST;
 constexpr int THREAD_WORDS = (RING_WORDS + RING_THREADS - 1) / RING_THREADS;
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
-/* Of a share: words that a block sends to another one. Several threads add up some blocks' words
-   each, or a thread several words of all blocks. */
+/* A share is the partial sums that a block sends to another one, in words. Several threads add up some
+   blocks' words each, or a thread several words of all blocks. */
 constexpr int SHARE_WORDS = Config::SHARE_WORDS;
 constexpr int ADDERS = !FMA && SHARE_WORDS < THREADS ? THREADS / SHARE_WORDS : 1; /* threads of a word */
 constexpr int ADDED = (SHARE_WORDS + THREADS - 1) / THREADS;                      /* words of a thread */
@@ -187,12 +187,14 @@ static_assert(STAGED_BYTES >= (FMA          ? 2 * ROWS * STAGED_FLOATS * 4
                                : STAGED     ? (CLUSTER ? 2 : 1) * GATHERED_WORDS * 16
                                             : 0),
               "what is staged");
-static_assert(RING_AT >= (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4, "the ring is behind partial sums");
+static_assert(RING_AT >= (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4, "the ring follows the partial sums");
 static_assert((CHUNKS > 1 ? WEIGHTS_AT : STAGED_AT) >= RING_AT + RING * SUBTILES * RING_WORDS * 16,
-              "what is staged is behind the ring");
+              "staged words follow the ring");
 static_assert(CHUNKS == 1 || STAGED_AT == 0 && RING_AT >= STAGED_BYTES, "chunks are before the ring");
-static_assert(CHUNKS > 1 ||
-                  WEIGHTS_AT >= STAGED_AT + STAGED_BYTES + (!CLUSTER ? 0 : LAYERS > 1 ? 32 : 16),
+static_assert(CHUNKS > 1 || WEIGHTS_AT >= STAGED_AT + STAGED_BYTES +
+                                              (!CLUSTER     ? 0
+                                               : LAYERS > 1 ? 32
+                                                            : 16),
               "weights are last");
 static_assert(FMA || PASSAGES >= 2, "passages of weights");
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");

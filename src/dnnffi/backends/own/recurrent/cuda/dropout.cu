@@ -28,10 +28,9 @@ DEVICE Random philox(u64 low, u64 high, u64 key)
 }
 
 /* A forward pass keeps the state for its backward pass and moves it on: also where a graph is replayed. */
-extern "C" __global__ void take_masks(
-    u64 *state, /* [2]: the seed, and how many masks were drawn */
-    u64 *taken, /* [2]: the state before */
-    long long masks)
+extern "C" __global__ void take_masks(u64 *state, /* [2]: the seed, and how many masks were drawn */
+                                      u64 *taken, /* [2]: the state before */
+                                      long long masks)
 {
     taken[0] = state[0], taken[1] = state[1];
     state[1] += masks;
@@ -44,18 +43,20 @@ struct alignas(FOUR * sizeof(Element)) Four
     Element of[FOUR];
 };
 
-/* target = source * mask, [T, B, units] or packed rows. What is dropped is multiplied by zero, so that NaN and infinity stay NaN. */
+/* target = source * mask. What is dropped is multiplied by zero, so that NaN and infinity stay NaN. */
 extern "C" __global__ void drop_elements(
-    const Element *source,
-    Element *target, /* may be `source` */
-    const u64 *taken,                    /* [2]: the state of the forward pass */
-    const int *step_offsets, const int *caller_rows, /* tables of rows, see packed_rows.cuh; null: dense rows */
-    long long mask,                      /* number of the mask in the forward pass */
-    long long steps, long long batch,
-    long long step_stride, long long row_stride, /* in rows, of dense ones */
-    long long units,
-    long long dropped_below, /* a random number below this drops */
-    double scale            /* what elements that are kept are multiplied by */)
+    /* Arrays [T, B, units], or packed rows; `target` may be `source`. */
+    const Element *source, Element *target,
+    /* [2]: the state of the forward pass. */
+    const u64 *taken,
+    /* Tables of rows, see packed_rows.cuh; null: dense rows. */
+    const int *step_offsets, const int *caller_rows,
+    /* The number of the mask in the forward pass. */
+    long long mask,
+    /* Strides are in rows, of dense ones. */
+    long long steps, long long batch, long long step_stride, long long row_stride, long long units,
+    /* A random number below `dropped_below` drops; other elements are multiplied by `scale`. */
+    long long dropped_below, double scale)
 {
     const u64 seed = taken[0], number = taken[1] + mask;
     const long long groups = (units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;

@@ -13,15 +13,21 @@ constexpr Dtype FACTORS = Config::FACTORS;
 constexpr bool STRICT = Config::STRICT;
 
 /* The type in which a number is stored: those of 16 bits as their bits. */
-template <Dtype> struct Storage { using Type = unsigned short; };
-template <> struct Storage<FLOAT32> { using Type = float; };
+template <Dtype> struct Storage
+{
+    using Type = unsigned short;
+};
+template <> struct Storage<FLOAT32>
+{
+    using Type = float;
+};
 
 using Element = Storage<DTYPE>::Type;
 using Factor = Storage<FACTORS>::Type;
 
 constexpr bool NARROW = sizeof(Factor) < sizeof(Element);
-/* Of the states that a NARROW kernel multiplies, which are at most 1: the smallest that float16 holds with
-   all of its bits is then 2^-29. */
+/* Factor of the states that a NARROW kernel multiplies, which are at most 1: the smallest state that float16
+   then holds with all of its bits is 2^-29. */
 constexpr float STATE_SCALE = 32768;
 
 /* A word is 16 bytes: what one access of a thread moves at once. */

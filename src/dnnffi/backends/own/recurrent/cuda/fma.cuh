@@ -25,7 +25,10 @@ constexpr int STAGED_FOURS = STAGED_FLOATS / 4, FOURS = (STAGED_FOURS + UNIT_THR
 constexpr int SUMMED = BACKWARD ? 1 : GATES; /* sums of a unit */
 
 /* Moved by one access. */
-struct alignas(4 * sizeof(Element)) Four { Element values[4]; };
+struct alignas(4 * sizeof(Element)) Four
+{
+    Element values[4];
+};
 
 struct Matrices
 {
@@ -171,8 +174,8 @@ struct Sums
 #pragma unroll
                     for (int sum = 0; sum < SUMMED; sum++) {
                         const float first = of[row][sum], second = of[half + row][sum];
-                        of[row][sum] = (upper ? second : first) +
-                                       __shfl_xor_sync(~0u, upper ? first : second, distance);
+                        of[row][sum] =
+                            (upper ? second : first) + __shfl_xor_sync(~0u, upper ? first : second, distance);
                     }
                 rows = half;
             } else {
@@ -223,10 +226,7 @@ struct Group
         }
     }
 
-    DEVICE float *place(int exchange) const
-    {
-        return staged + (exchange & 1) * ROWS * STAGED_FLOATS;
-    }
+    DEVICE float *place(int exchange) const { return staged + (exchange & 1) * ROWS * STAGED_FLOATS; }
 
     /* Stages what a task's cell has for the next product. Threads that have the same cell share the
        blocks of a CLUSTER. */
@@ -246,12 +246,14 @@ struct Group
                 const u32 at = in_block(shared_address(to), block);
                 const u32 barrier = in_block(arrivals.of(exchange), block);
                 if constexpr (VALUES == 4) {
-                    union { float values[4]; uint4 word; } sent;
+                    union {
+                        float values[4];
+                        uint4 word;
+                    } sent;
                     for (int j = 0; j < 4; j++) sent.values[j] = values[j];
                     store_in_block(at, sent.word, barrier);
                 } else
-                    for (int j = 0; j < VALUES; j++)
-                        store_float_in_block(at + 4 * j, values[j], barrier);
+                    for (int j = 0; j < VALUES; j++) store_float_in_block(at + 4 * j, values[j], barrier);
             }
         } else if (task.alike == 0) {
 #pragma unroll
@@ -260,9 +262,8 @@ struct Group
     }
 
     template <class Meanwhile>
-    DEVICE void product(
-        Sums &sums, const Weights &weights, int exchange, int, Meanwhile meanwhile, bool = false,
-        bool = true)
+    DEVICE void product(Sums &sums, const Weights &weights, int exchange, int, Meanwhile meanwhile,
+                        bool = false, bool = true)
     {
         meanwhile();
         if (threadIdx.x >= CELL_THREADS) return;

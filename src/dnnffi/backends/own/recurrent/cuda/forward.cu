@@ -1,4 +1,4 @@
-/* The forward of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
+/* The forward pass of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
    a block has UNITS hidden units of them, with the weights of their gates on the chip.
 
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
@@ -20,10 +20,7 @@ struct ForwardArrays
     int directions, layer;
     bool padded_y;
 
-    DEVICE Array source(int stream) const
-    {
-        return stream < GATES && layer == 0 ? gate(stream) : no_array();
-    }
+    DEVICE Array source(int stream) const { return stream < GATES && layer == 0 ? gate(stream) : no_array(); }
 
     DEVICE Array target(int stream) const
     {
@@ -56,14 +53,14 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     Element *y,        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
     Element *layer_y,  /* [P, H], of all layers but the last; null in inference */
     long long layer_stride,
-    /* Weights and biases of a layer; those of the next direction, or layer, are a stride behind. */
-    const Element *matrices,       /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
-    const float *matrix_scales,    /* [D, GATES, H]: what NARROW rows of matrices were divided by */
-    const float *state_scales,     /* [D, B]: the same of the rows of h_0; null without h_0 */
-    const Element *input_bias,     /* [GATES, H]; both null without biases */
-    const Element *recurrent_bias, /* [GATES, H] */
-    const Element *h_0, const Element *c_0,      /* [D, B, H], rows as the caller has them; null: zeros */
-    Element *h_n, Element *c_n,            /* [D, B, H], likewise; null: not asked for */
+    /* Weights and biases of a layer; a stride is the distance to the next direction, or layer. */
+    const Element *matrices,                /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
+    const float *matrix_scales,             /* [D, GATES, H]: what NARROW rows of matrices were divided by */
+    const float *state_scales,              /* [D, B]: the same of the rows of h_0; null without h_0 */
+    const Element *input_bias,              /* [GATES, H]; both null without biases */
+    const Element *recurrent_bias,          /* [GATES, H] */
+    const Element *h_0, const Element *c_0, /* [D, B, H], rows as the caller has them; null: zeros */
+    Element *h_n, Element *c_n,             /* [D, B, H], likewise; null: not asked for */
     /* Memory of a launch: words that groups exchange, zeros before the first step; weights that blocks
        read in every step. */
     uint4 *exchange, /* [groups of the launch, SUBTILES, slots, SLOT_WORDS] */
@@ -73,11 +70,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     long long steps, long long batch,
     /* Rows between two steps, and between two rows, of arrays; PACKED: of the caller's y, both 0 where that
        is packed, too. */
-    long long step_stride, long long row_stride,
-    long long positions, long long directions,
+    long long step_stride, long long row_stride, long long positions, long long directions,
     long long matrix_stride, long long bias_stride, /* to the next direction, or layer */
     long long groups, long long first_group,        /* of a direction; the first one of this launch */
-    double clip_low, double clip_high           /* bounds of c, unless UNCLIPPED */)
+    double clip_low, double clip_high /* bounds of c, unless UNCLIPPED */)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
@@ -95,11 +91,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const long long state = of_states * batch * HIDDEN;
     const long long saved = direction * positions * PADDED;
     const long long of_layer = layer * layer_stride;
-    Element *const its_y = layer == LAYERS - 1 ? y
-                           : layer_y    ? layer_y + of_layer
-                                               : nullptr;
-    const Places places{step_offsets, lengths, caller_rows, (int)steps,
-                        (int)batch, (int)step_stride, (int)row_stride, direction == 1};
+    Element *const its_y = layer == LAYERS - 1 ? y : layer_y ? layer_y + of_layer : nullptr;
+    const Places places{step_offsets, lengths,          caller_rows,     (int)steps,
+                        (int)batch,   (int)step_stride, (int)row_stride, direction == 1};
     const ForwardArrays arrays{gates + of_layer + saved * (TRAINING ? SAVED : GATES),
                                c_before + of_layer + saved,
                                h_before + of_layer + saved,
@@ -126,8 +120,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     const auto excess_of = [&](int sub, int row) {
         const int of_batch = first_row + sub * ROWS + row;
         if (!NARROW || !state_scales || of_batch >= batch) return 1.0f;
-        const float of_row =
-            STATE_SCALE * state_scales[direction * batch + places.users_row(of_batch)];
+        const float of_row = STATE_SCALE * state_scales[direction * batch + places.users_row(of_batch)];
         return of_row > 1 ? of_row : 1.0f;
     };
     int length[SUBTILES][WARP_TASKS][CELLS];
@@ -142,8 +135,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             bias[i][gate] = 0;
             if (NARROW)
                 scale[i][gate] =
-                    has ? matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
-                        : 0.0f;
+                    has ? matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE : 0.0f;
             if (!has || !input_bias) continue;
             bias[i][gate] = real(input_bias[gate * HIDDEN + unit]);
             const float other = real(recurrent_bias[gate * HIDDEN + unit]);
@@ -268,8 +260,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     } else partials.add_up(of_h, task.octet, task.column, task.odd + e, lane);
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
-                        of_x[gate] =
-                            (CROWDED ? read(task, gate, e) : input[i][gate][e]) + bias[i][gate];
+                        of_x[gate] = (CROWDED ? read(task, gate, e) : input[i][gate][e]) + bias[i][gate];
                     if (NARROW) {
                         const float more = CELL == GRU || step == 0 ? excess[sub][i][e] : 1.0f;
 #pragma unroll
@@ -277,8 +268,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
-                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], clip_low,
-                                            clip_high);
+                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], clip_low, clip_high);
                     const bool live = !PACKED || step < length[sub][i][e];
                     if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
                     const bool padding = HIDDEN % 8 != 0 && rank * UNITS + task.unit >= HIDDEN;
@@ -297,8 +287,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     for (int e = 0; e < CELLS; e++) {
 #pragma unroll
                         for (int gate = 0; gate < GATES; gate++)
-                            element(slot, gate, task.unit, task.row + e) =
-                                rounded(after[e].saved[gate]);
+                            element(slot, gate, task.unit, task.row + e) = rounded(after[e].saved[gate]);
                         element(slot, GATES + 1, task.unit, task.row + e) =
                             rounded(CELL == LSTM ? after[e].c : after[e].saved[SAVED - 1]);
                     }

@@ -56,7 +56,7 @@ struct Config
     static constexpr int STAGED_AT = 40960;
     static constexpr int STAGED_BYTES = 32768;
     static constexpr int WEIGHTS_AT = 73728;
-    /* Those of kernels of a single step, and of kernels that copy rows. */
+    /* Constants of the kernels of single steps, and of kernels that copy rows. */
     static constexpr int INPUTS = 1024;
     static constexpr int OCTETS = 1;
     static constexpr int X_WARPS = 4;

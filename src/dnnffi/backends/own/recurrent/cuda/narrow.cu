@@ -18,11 +18,11 @@ namespace dnnffi {
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
 /* A warp converts a row of a direction. */
-extern "C" __global__ void narrow_rows(
-    const Element *matrices, /* [directions, rows, hidden], directions `stride` elements apart */
-    Factor *narrow,          /* [directions, rows, padded], zeros behind `hidden`; null: only `scales` */
-    float *scales,           /* [directions, rows]: reciprocals of the factors */
-    long long rows, long long directions, long long hidden, long long padded, long long stride)
+extern "C" __global__ void
+narrow_rows(const Element *matrices, /* [directions, rows, hidden], directions `stride` elements apart */
+            Factor *narrow, /* [directions, rows, padded], zeros from `hidden` on; null: only `scales` */
+            float *scales,  /* [directions, rows]: reciprocals of the factors */
+            long long rows, long long directions, long long hidden, long long padded, long long stride)
 {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;

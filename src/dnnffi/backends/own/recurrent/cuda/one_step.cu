@@ -9,9 +9,9 @@
 
 namespace dnnffi {
 
-constexpr int INPUTS = Config::INPUTS, HIDDEN = Config::HIDDEN; /* of the layer */
-constexpr int OCTETS = Config::OCTETS;                           /* of the units of a block */
-constexpr int ROWS = Config::ROWS;                               /* a multiple of 8 */
+constexpr int INPUTS = Config::INPUTS, HIDDEN = Config::HIDDEN;     /* of the layer */
+constexpr int OCTETS = Config::OCTETS;                              /* of the units of a block */
+constexpr int ROWS = Config::ROWS;                                  /* a multiple of 8 */
 constexpr int X_WARPS = Config::X_WARPS, H_WARPS = Config::H_WARPS; /* of a block */
 
 constexpr int UNITS = 8 * OCTETS, UNIT_BLOCKS = (HIDDEN + UNITS - 1) / UNITS;
@@ -19,8 +19,8 @@ constexpr int HALVES = OCTETS * GATES; /* half tiles: 8 units of a gate */
 constexpr int TILES = (HALVES + 1) / 2;
 constexpr int COLUMNS = ROWS / 8;
 constexpr int WARPS = X_WARPS + H_WARPS, THREADS = WARPS * 32;
-constexpr int HALF_FLOATS = COLUMNS * 2 * 32;       /* sums of a half tile */
-constexpr int CELLS = OCTETS * HALF_FLOATS;          /* of a block */
+constexpr int HALF_FLOATS = COLUMNS * 2 * 32; /* sums of a half tile */
+constexpr int CELLS = OCTETS * HALF_FLOATS;   /* of a block */
 constexpr int THREAD_CELLS = (CELLS + THREADS - 1) / THREADS;
 constexpr int AT_ONCE = ROWS > 16 ? 2 : 4; /* steps of k whose words are in flight */
 
@@ -33,19 +33,20 @@ template <int COUNT, bool WHOLE> DEVICE uint4 word_of(const Element *row, int k,
     if constexpr (WHOLE) {
         return there && k < COUNT ? *(const uint4 *)(row + k) : make_uint4(0, 0, 0, 0);
     } else {
-        union { Element values[K_WORD]; uint4 word; } found;
+        union {
+            Element values[K_WORD];
+            uint4 word;
+        } found;
 #pragma unroll
-        for (int e = 0; e < K_WORD; e++)
-            found.values[e] = there && k + e < COUNT ? row[k + e] : (Element)0;
+        for (int e = 0; e < K_WORD; e++) found.values[e] = there && k + e < COUNT ? row[k + e] : (Element)0;
         return found.word;
     }
 }
 
 /* The sums over a warp's part of k: it is `number` of so many WARPS_OF_K. */
 template <int COUNT, int WARPS_OF_K, bool WHOLE>
-DEVICE void multiply_rows(
-    float (&sums)[TILES][COLUMNS][4], const Element *matrices, const Element *rows, int number,
-    int first_unit, int rows_there)
+DEVICE void multiply_rows(float (&sums)[TILES][COLUMNS][4], const Element *matrices, const Element *rows,
+                          int number, int first_unit, int rows_there)
 {
     constexpr int STEP = 4 * K_WORD, STEPS = (COUNT + STEP - 1) / STEP;
     const int lane = threadIdx.x % 32;
@@ -91,16 +92,14 @@ DEVICE void multiply_rows(
 
 /* The same, whether rows are whole words or not. */
 template <int COUNT, int WARPS_OF_K>
-DEVICE void multiply_any_rows(
-    float (&sums)[TILES][COLUMNS][4], const Element *matrices, const Element *rows, int number,
-    int first_unit, int rows_there)
+DEVICE void multiply_any_rows(float (&sums)[TILES][COLUMNS][4], const Element *matrices, const Element *rows,
+                              int number, int first_unit, int rows_there)
 {
     const bool aligned = (((unsigned long long)matrices | (unsigned long long)rows) & 15) == 0;
     if (COUNT % K_WORD == 0 && aligned)
         multiply_rows<COUNT, WARPS_OF_K, COUNT % K_WORD == 0>(sums, matrices, rows, number, first_unit,
-                                                          rows_there);
-    else
-        multiply_rows<COUNT, WARPS_OF_K, false>(sums, matrices, rows, number, first_unit, rows_there);
+                                                              rows_there);
+    else multiply_rows<COUNT, WARPS_OF_K, false>(sums, matrices, rows, number, first_unit, rows_there);
 }
 
 /* A cell of a block, where its sums lie: octet of units, column of rows, one of two rows, lane. */
@@ -119,16 +118,17 @@ struct OneCell
 };
 
 /* D: directions, B: batch, I: INPUTS, H: HIDDEN; strides are in elements. */
-extern "C" __global__ void __launch_bounds__(THREADS) one_step(
-    const Element *x,           /* [B, I] */
-    const Element *w_ih, const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; of the next direction a stride behind */
-    const Element *b_ih, const Element *b_hh, /* [GATES, H], likewise; both null without biases */
-    const Element *h_0, const Element *c_0,   /* [D, B, H]; null: zeros */
-    Element *y,                 /* [B, D, H] */
-    Element *h_n, Element *c_n,         /* [D, B, H]; null: not asked for */
-    long long batch, long long directions,
-    long long matrix_stride, long long bias_stride, /* to the next direction */
-    double clip_low, double clip_high           /* bounds of c, unless UNCLIPPED */)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    one_step(const Element *x, /* [B, I] */
+             const Element *w_ih,
+             const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; the next direction is a stride away */
+             const Element *b_ih, const Element *b_hh, /* [GATES, H], likewise; both null without biases */
+             const Element *h_0, const Element *c_0,   /* [D, B, H]; null: zeros */
+             Element *y,                               /* [B, D, H] */
+             Element *h_n, Element *c_n,               /* [D, B, H]; null: not asked for */
+             long long batch, long long directions, long long matrix_stride,
+             long long bias_stride, /* to the next direction */
+             double clip_low, double clip_high /* bounds of c, unless UNCLIPPED */)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     float *const parts = (float *)memory; /* [WARPS][HALVES][HALF_FLOATS] */
@@ -166,10 +166,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) one_step(
             for (int e = 0; e < 4; e++) sums[tile][j][e] = 0;
     if (warp < X_WARPS)
         multiply_any_rows<INPUTS, X_WARPS>(sums, w_ih + direction * matrix_stride,
-                                      x + (long long)first_row * INPUTS, warp, first_unit, rows);
+                                           x + (long long)first_row * INPUTS, warp, first_unit, rows);
     else if (h_0)
         multiply_any_rows<HIDDEN, H_WARPS>(sums, w_hh + direction * matrix_stride, h_0 + state,
-                                      warp - X_WARPS, first_unit, rows);
+                                           warp - X_WARPS, first_unit, rows);
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
 #pragma unroll

@@ -26,11 +26,9 @@ struct PackedCopy
         const long long warps = blocks * blockDim.x / 32, pieces = row_bytes / sizeof(Piece);
         for (long long i = (block * blockDim.x + threadIdx.x) / 32; i < steps * batch; i += warps) {
             const long long step = i / batch, row = i % batch;
-            Piece *to =
-                (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
+            Piece *to = (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
             const bool is_stored = step < lengths[row];
-            const Piece *from =
-                (const Piece *)packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
+            const Piece *from = (const Piece *)packed + (is_stored ? step_offsets[step] + row : 0) * pieces;
             const Piece zero = {};
             for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
                 to[piece] = is_stored ? from[piece] : zero;

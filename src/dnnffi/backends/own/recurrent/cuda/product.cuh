@@ -84,10 +84,9 @@ struct Sums
 #pragma unroll
                     for (int j = 0; j < FEW; j++) {
                         if (first + j >= COLUMNS) continue;
-                        multiply_add(
-                            part(2 * s + half, m, first + j),
-                            half ? factors[m].second : factors[m].first,
-                            half ? words[j].z : words[j].x, half ? words[j].w : words[j].y);
+                        multiply_add(part(2 * s + half, m, first + j),
+                                     half ? factors[m].second : factors[m].first,
+                                     half ? words[j].z : words[j].x, half ? words[j].w : words[j].y);
                     }
         }
     }
@@ -116,8 +115,7 @@ DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
 
 /* The same, but asks for a word again before it looks at the next one: faster where all threads of a
    block wait for the same step (measured). */
-template <int COUNT, class Load>
-DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
+template <int COUNT, class Load> DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
 {
     u32 polls = 0;
     bool all;
@@ -147,20 +145,17 @@ struct Source
 };
 
 /* The products of what is staged of a chunk. */
-DEVICE void multiply_staged(
-    Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0, int begin = 0,
-    int end = EXCHANGED)
+DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0,
+                            int begin = 0, int end = EXCHANGED)
 {
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
         const int s = i * CHUNKS + chunk;
         const int word = weights.word + first_word(s);
-        const bool there = CLUSTER && LAYERS > 1 ? word >= begin && word < end
-                                                 : WHOLE || word < EXCHANGED;
+        const bool there = CLUSTER && LAYERS > 1 ? word >= begin && word < end : WHOLE || word < EXCHANGED;
         const auto load = [&](int j) {
-            return there
-                       ? staged[weights.staged + first_word(i * CHUNKS) * ROWS + 8 * j]
-                       : make_uint4(0, 0, 0, 0);
+            return there ? staged[weights.staged + first_word(i * CHUNKS) * ROWS + 8 * j]
+                         : make_uint4(0, 0, 0, 0);
         };
         if constexpr (CROWDED) {
             sums.add_few(weights, s, load);
@@ -219,9 +214,8 @@ struct Slice
 
 /* Each slice gathers a step's words into shared memory; `meanwhile` runs while the first arrive. */
 template <class Meanwhile>
-DEVICE void gather_staged(
-    Sums &sums, const Weights &weights, const Source &source, uint4 *staged, u32 tag, bool &late,
-    Meanwhile meanwhile)
+DEVICE void gather_staged(Sums &sums, const Weights &weights, const Source &source, uint4 *staged, u32 tag,
+                          bool &late, Meanwhile meanwhile)
 {
     constexpr int LOADS = CHUNK_LOADS, COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
     const Slice slice;
@@ -255,9 +249,8 @@ DEVICE void gather_staged(
    chunk c when it has passed the barrier of chunk c + 1, which each thread of the slice reaches after its
    products of chunk c. Behind the last barrier, that of the block, partial sums may replace the words. */
 template <class Meanwhile>
-DEVICE void gather_chunks(
-    Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag, bool &late,
-    Meanwhile meanwhile)
+DEVICE void gather_chunks(Sums &sums, const Weights &weights, const uint4 *slot, uint4 *staged, u32 tag,
+                          bool &late, Meanwhile meanwhile)
 {
     constexpr int FITTING = AT_ONCE / CHUNK_LOADS < 1 ? 1 : AT_ONCE / CHUNK_LOADS;
     constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
@@ -302,9 +295,8 @@ DEVICE void gather_chunks(
 
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
 template <class Meanwhile>
-DEVICE void gather(
-    Sums &sums, const Weights &weights, const Source &source, u32 tag, bool &late,
-    Meanwhile meanwhile)
+DEVICE void gather(Sums &sums, const Weights &weights, const Source &source, u32 tag, bool &late,
+                   Meanwhile meanwhile)
 {
     constexpr int FITTING = AT_ONCE / COLUMNS < 1 ? 1 : AT_ONCE / COLUMNS;
     constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
@@ -349,10 +341,7 @@ struct Partials
 {
     float *at;
 
-    DEVICE Partials(float *first, int number)
-        : at(first + (CLUSTER ? (number & 1) * PARTIAL_FLOATS : 0))
-    {
-    }
+    DEVICE Partials(float *first, int number) : at(first + (CLUSTER ? (number & 1) * PARTIAL_FLOATS : 0)) {}
 
     DEVICE void write(const Sums &sums, int warp, int lane) const
     {

@@ -9,10 +9,10 @@ namespace dnnffi {
 /* A word that arrives while the thread continues. */
 DEVICE void copy_word(uint4 *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(
-                     (u32)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
 }
 
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -45,9 +45,10 @@ DEVICE void begin_barrier(u32 barrier)
 /* The only arrival of a phase, which says what the phase counts. */
 DEVICE void expect_bytes(u32 barrier, int bytes)
 {
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::
-                     "r"(barrier), "r"(bytes)
-                 : "memory");
+    asm volatile(
+        "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(barrier),
+        "r"(bytes)
+        : "memory");
 }
 
 /* Acquires for the block alone: all that comes with a phase is in its own shared memory. To acquire

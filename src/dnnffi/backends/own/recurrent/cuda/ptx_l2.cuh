@@ -19,8 +19,8 @@ DEVICE uint4 load_word(const uint4 *at)
 
 DEVICE void store_word(uint4 *at, uint4 word)
 {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x),
-                 "r"(word.y), "r"(word.z), "r"(word.w)
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x), "r"(word.y),
+                 "r"(word.z), "r"(word.w)
                  : "memory");
 }
 

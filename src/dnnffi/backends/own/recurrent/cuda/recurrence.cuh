@@ -17,8 +17,7 @@ DEVICE uint4 factors_of(const uint4 *ring, int stream, int word, int row, float 
     const float4 low = *(const float4 *)from, high = *(const float4 *)(from + ROWS);
     return make_uint4(
         two_of_float16(scale * low.x, scale * low.y), two_of_float16(scale * low.z, scale * low.w),
-        two_of_float16(scale * high.x, scale * high.y),
-        two_of_float16(scale * high.z, scale * high.w));
+        two_of_float16(scale * high.x, scale * high.y), two_of_float16(scale * high.z, scale * high.w));
 }
 
 /* A group of blocks, as one of them sees it. */
@@ -37,8 +36,8 @@ struct Group
     DEVICE Group(int number, int rank_, int rows_, int layer_, int last_, int steps_, uint4 *first,
                  uint4 *staged_)
         : rank(rank_), rows(rows_), layer(layer_), steps(steps_), last(last_),
-          exchanged(first + (long long)number * SUBTILES * slots() * SLOT_WORDS), staged(staged_),
-          arrivals{}, tags{}, shares{}, late(false)
+          exchanged(first + (long long)number * SUBTILES * slots() * SLOT_WORDS), staged(staged_), arrivals{},
+          tags{}, shares{}, late(false)
     {
         if constexpr (CLUSTER) {
             const int words = PART_WORDS * rows * 16;
@@ -50,8 +49,7 @@ struct Group
             const uint4 *share = exchanged + (rank % TEAM * TEAMS + rank / TEAM) * SHARE_WORDS;
             const uint4 *word = gathered(0, 0) + rank % (SCATTER ? TEAM : BLOCKS) * BLOCK_WORDS * ROWS;
             for (int slot = 0; slot < 2; slot++) {
-                if (SCATTER)
-                    shares.found[slot] = load_word(share + slot * SLOT_WORDS).w & TAG<true> ? 1 : 0;
+                if (SCATTER) shares.found[slot] = load_word(share + slot * SLOT_WORDS).w & TAG<true> ? 1 : 0;
                 if (!SCATTER || TEAM > 1)
                     tags.found[slot] = load_word(word + slot * SLOT_WORDS).w & TAG<> ? 1 : 0;
             }
@@ -95,8 +93,8 @@ struct Group
         for (int i = lane; i < TASK_WORDS * (CLUSTER ? BLOCKS : 1); i += 32) {
             const auto [word, row] = Place(i % TASK_WORDS, task);
             const int unit_word = rank * BLOCK_WORDS + word;
-            const int at = SCATTER ? (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word
-                                   : gate * WORDS + unit_word;
+            const int at =
+                SCATTER ? (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word : gate * WORDS + unit_word;
             if ((!SCATTER && unit_word >= WORDS) || (CLUSTER && row >= rows)) continue;
             const uint4 factors = factors_of(ring, stream, word, row, scale);
             if constexpr (CLUSTER) {
@@ -116,8 +114,7 @@ struct Group
     DEVICE static int phase_of(int exchange) { return exchange + (BACKWARD && LAYERS > 1); }
 
     /* `send` of a CLUSTER with several LAYERS: to its own, and to the one that reads it. */
-    DEVICE void send_to_layers(
-        int exchange, const uint4 *ring, int stream, int gate, const Task &task) const
+    DEVICE void send_to_layers(int exchange, const uint4 *ring, int stream, int gate, const Task &task) const
     {
         const int own = phase_of(exchange), other = own - 1;
 #pragma unroll
@@ -126,17 +123,14 @@ struct Group
             const int to_layer = i / (TASK_WORDS * BLOCKS);
             const int unit_word = rank * BLOCK_WORDS + word;
             const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < last)
-                                             : layer < LAYERS - 1 &&
-                                                   (BACKWARD ? gate >= TWO_N : other >= 0);
+                                             : layer < LAYERS - 1 && (BACKWARD ? gate >= TWO_N : other >= 0);
             if (unit_word >= WORDS || row >= rows || !taken) continue;
-            const int place = to_layer == 0 ? PART_WORDS + gate * WORDS
-                                            : (BACKWARD ? gate - TWO_N : 0) * WORDS;
+            const int place =
+                to_layer == 0 ? PART_WORDS + gate * WORDS : (BACKWARD ? gate - TWO_N : 0) * WORDS;
             const int phase = to_layer == 0 ? own : other;
             const int block = (layer + to_layer) * BLOCKS + i / TASK_WORDS % BLOCKS;
-            const uint4 *to =
-                staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
-            store_in_block(in_block(shared_address(to), block),
-                           factors_of(ring, stream, word, row),
+            const uint4 *to = staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
+            store_in_block(in_block(shared_address(to), block), factors_of(ring, stream, word, row),
                            in_block(arrivals.of(phase), block));
         }
     }
@@ -157,16 +151,15 @@ struct Group
     /* The product of a step, from what the group exchanged; `meanwhile` runs while words arrive. Of
        several LAYERS, `other` and `own` say whether the layer that it reads and its own have words. */
     template <class Meanwhile>
-    DEVICE void product(
-        Sums &sums, const Weights &weights, int exchange, int sub, Meanwhile meanwhile,
-        bool other = false, bool own = true)
+    DEVICE void product(Sums &sums, const Weights &weights, int exchange, int sub, Meanwhile meanwhile,
+                        bool other = false, bool own = true)
     {
         if constexpr (CLUSTER) {
             const int phase = phase_of(exchange);
             meanwhile();
             arrivals.wait(phase, late);
-            multiply_staged(sums, weights, staged + (phase & 1) * GATHERED_WORDS, 0,
-                            other ? 0 : PART_WORDS, own ? EXCHANGED : PART_WORDS);
+            multiply_staged(sums, weights, staged + (phase & 1) * GATHERED_WORDS, 0, other ? 0 : PART_WORDS,
+                            own ? EXCHANGED : PART_WORDS);
             if (late) {
                 asm volatile(""); /* so that it is a branch: selecting each sum takes longer */
                 sums.fill(bits_to_float(0x7fc00000u));
@@ -175,17 +168,14 @@ struct Group
             const u32 tag = tags.of(exchange);
             const Source from{gathered(exchange, sub), other ? 0 : PART_WORDS * ROWS,
                               (own ? EXCHANGED : PART_WORDS) * ROWS};
-            if constexpr (CHUNKS > 1)
-                gather_chunks(sums, weights, from.first, staged, tag, late, meanwhile);
-            else if constexpr (STAGED)
-                gather_staged(sums, weights, from, staged, tag, late, meanwhile);
+            if constexpr (CHUNKS > 1) gather_chunks(sums, weights, from.first, staged, tag, late, meanwhile);
+            else if constexpr (STAGED) gather_staged(sums, weights, from, staged, tag, late, meanwhile);
             else gather(sums, weights, from, tag, late, meanwhile);
         }
     }
 
     /* With SCATTER: adds up the shares that all teams sent of this block's products. */
-    template <class Meanwhile>
-    DEVICE void receive(uint4 *sums, int exchange, int sub, Meanwhile meanwhile)
+    template <class Meanwhile> DEVICE void receive(uint4 *sums, int exchange, int sub, Meanwhile meanwhile)
     {
         constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, LOADS = ADDED * EACH;
         constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
@@ -204,8 +194,7 @@ struct Group
                 const bool there = begin + i < LOADS && (TEAMS % ADDERS == 0 || team < TEAMS) &&
                                    (ADDERS * SHARE_WORDS == ADDED * THREADS ||
                                     (ADDERS > 1 ? adder < ADDERS : place + r * THREADS < SHARE_WORDS));
-                return there ? load_word(from + team * SHARE_WORDS + r * THREADS)
-                             : make_uint4(0, 0, 0, tag);
+                return there ? load_word(from + team * SHARE_WORDS + r * THREADS) : make_uint4(0, 0, 0, tag);
             };
 #pragma unroll
             for (int i = 0; i < COUNT; i++) words[i] = load(i);
@@ -228,8 +217,8 @@ struct Group
     DEVICE float received(const uint4 *sums, const Task &task, int gate, int e, int lane) const
     {
         const int half = task.octet * OCTET_GATES + gate;
-        const int pair = ROW_PAIRS ? half * (COLUMNS / 2) + task.column / 2
-                                   : half / 2 * COLUMNS + task.column;
+        const int pair =
+            ROW_PAIRS ? half * (COLUMNS / 2) + task.column / 2 : half / 2 * COLUMNS + task.column;
         const int second = ROW_PAIRS ? task.column % 2 : half % 2;
         float sum = 0;
 #pragma unroll
@@ -244,8 +233,7 @@ struct Group
 #pragma unroll
         for (int i = threadIdx.x % 32; i < TASK_WORDS; i += 32) {
             const auto [word, row] = Place(i, task);
-            staged[staged_at(gate * BLOCK_WORDS + word, row)] =
-                factors_of(ring, stream, word, row);
+            staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors_of(ring, stream, word, row);
         }
     }
 
@@ -257,8 +245,8 @@ struct Group
         if constexpr (TEAM > 1) {
             Sums sums;
             sums.fill(0);
-            gather_staged(sums, weights, Source{gathered(exchange, sub), 0, 0}, staged,
-                          tags.of(exchange), late, [] {});
+            gather_staged(sums, weights, Source{gathered(exchange, sub), 0, 0}, staged, tags.of(exchange),
+                          late, [] {});
             sums.total();
 #pragma unroll
             for (int m = 0; m < WARP_TILES; m++) send_share(exchange, sub, first + m, sums.of[m]);
@@ -277,8 +265,7 @@ struct Group
         for (int m = 0; m < WARP_TILES; m++) {
             float sums[COLUMNS][4];
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++)
-                sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0;
+            for (int j = 0; j < COLUMNS; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0;
 #pragma unroll
             for (int s = 0; s < WARP_K; s++) {
                 const Fragments factors = weights.of(s, m);
@@ -304,12 +291,13 @@ struct Group
             if (2 * WARP_TILES * TILE_WARPS != HALVES && half >= HALVES) continue;
             const int block = half / BLOCK_HALVES * TEAM + rank % TEAM, of_block = half % BLOCK_HALVES;
             const int place = (ROW_PAIRS ? of_block : of_block / 2) * WORDS_OF_HALF + j;
-            union { float values[4]; uint4 word; } share;
+            union {
+                float values[4];
+                uint4 word;
+            } share;
             for (int e = 0; e < 4; e++)
-                share.values[e] =
-                    ROW_PAIRS ? sums[2 * j + e / 2][i / WORDS_OF_HALF * 2 + e % 2] : sums[j][e];
-            store_word(slot(exchange, sub) +
-                           (block * TEAMS + rank / TEAM) * SHARE_WORDS + place * 32 + lane,
+                share.values[e] = ROW_PAIRS ? sums[2 * j + e / 2][i / WORDS_OF_HALF * 2 + e % 2] : sums[j][e];
+            store_word(slot(exchange, sub) + (block * TEAMS + rank / TEAM) * SHARE_WORDS + place * 32 + lane,
                        tagged<true>(share.word, shares.of<true>(exchange)));
         }
     }

@@ -38,8 +38,7 @@ struct Places
     DEVICE long long of(int step, int row) const
     {
         if (PACKED) return offsets[reverse ? lengths[row] - 1 - step : step] + row;
-        return (long long)(reverse ? steps - 1 - step : step) * step_stride +
-               (long long)row * row_stride;
+        return (long long)(reverse ? steps - 1 - step : step) * step_stride + (long long)row * row_stride;
     }
 };
 
@@ -128,8 +127,7 @@ struct RingCursor : CursorFields<PACKED>
         const Element *from = at(places, step);
         if (whole) copy_word(word, from);
         else
-            for (int e = 0; e < WORD; e++)
-                ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
+            for (int e = 0; e < WORD; e++) ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
     }
 
     DEVICE void write(const uint4 *word, const Places &places, int unit, int step) const
@@ -174,8 +172,7 @@ template <class Arrays> struct Ring
     RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     RingCursor seconds[SUBTILES][THREAD_WORDS];
 
-    DEVICE Ring(
-        uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
         : slots(slots_), places(places_), rank(rank_), thread(retained(threadIdx.x - RING_FIRST))
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
@@ -245,10 +242,7 @@ template <class Arrays> struct Ring
     }
 
   private:
-    DEVICE static bool is_word(int i)
-    {
-        return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS;
-    }
+    DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
 
     DEVICE int unit_of(int r) const
     {

@@ -42,21 +42,16 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
    zeros here. `y` may be null if `padded` is. `parts` blocks have one step, ROWS_PER_BLOCK of its rows
    each. Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no
    rows. */
-extern "C" __global__ void begin_rows(
-    const Piece *padded, /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
-    Piece *packed,       /* [positions, pieces] */
-    int *step_offsets, int *lengths, int *caller_rows,
-    /* What the groups of the forward kernel and of the backward kernel exchange: it is cleared. */
-    uint4 *of_forward,
-    long long forward_count,
-    uint4 *of_backward,
-    long long backward_count,
-    long long parts, /* blocks of a step, ROWS_PER_BLOCK of its rows each */
-    long long step_stride, long long row_stride, /* in rows, of the padded arrays */
-    long long pieces,
-    unsigned char *y, /* padded, rows of `y_row_bytes`; null if `padded` is */
-    long long y_row_bytes,
-    const __grid_constant__ Lengths rows)
+extern "C" __global__ void
+begin_rows(const Piece *padded, /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
+           Piece *packed,       /* [positions, pieces] */
+           int *step_offsets, int *lengths, int *caller_rows,
+           /* What the groups of the forward kernel and of the backward kernel exchange: it is cleared. */
+           uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
+           long long parts, /* blocks of a step, ROWS_PER_BLOCK of its rows each */
+           long long step_stride, long long row_stride, /* in rows, of the padded arrays */
+           long long pieces, unsigned char *y, /* padded, rows of `y_row_bytes`; null if `padded` is */
+           long long y_row_bytes, const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     const int batch = rows.batch;
@@ -101,8 +96,7 @@ extern "C" __global__ void begin_rows(
         if (row < count) {
             const Piece *from = padded + place * pieces;
             Piece *to = packed + (offset + row) * pieces;
-            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
-                to[piece] = from[piece];
+            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
         } else { /* y need not be aligned as x is: the widest type that fits */
             unsigned char *ended = y + place * y_row_bytes;
             if (y_alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, y_row_bytes);
@@ -127,13 +121,12 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
 }
 
 /* Packs a padded array by tables that are stored. */
-extern "C" __global__ void gather_rows(
-    const Piece *padded, /* [T, B, pieces] or [B, T, pieces] */
-    Piece *packed,       /* [positions, pieces] */
-    const int *step_offsets, const int *caller_rows,
-    long long steps, long long batch,
-    long long step_stride, long long row_stride, /* in rows, of the padded array */
-    long long pieces)
+extern "C" __global__ void gather_rows(const Piece *padded, /* [T, B, pieces] or [B, T, pieces] */
+                                       Piece *packed,       /* [positions, pieces] */
+                                       const int *step_offsets, const int *caller_rows, long long steps,
+                                       long long batch, long long step_stride,
+                                       long long row_stride, /* in rows, of the padded array */
+                                       long long pieces)
 {
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -10,7 +10,7 @@ struct Task
 {
     int octet, column, odd; /* of the block's units, of the rows; which of two rows comes first */
     int unit, row;          /* of the thread, in the block */
-    int alike; /* with FMA: number among the ALIKE threads that compute the same cell */
+    int alike;              /* with FMA: number among the ALIKE threads that compute the same cell */
     bool there;
 
     DEVICE Task(int number, int warp, int lane) : alike(0)

@@ -24,8 +24,7 @@ struct Matrices
     bool aligned;
 
     DEVICE Matrices(const Factor *first, int rank_, int layer_)
-        : recurrent(first), rank(rank_), layer(layer_),
-          aligned(((unsigned long long)first & 15) == 0)
+        : recurrent(first), rank(rank_), layer(layer_), aligned(((unsigned long long)first & 15) == 0)
     {
     }
 };
@@ -101,8 +100,7 @@ struct Passage
     }
 
     /* The word at a row and a column of the matrix, or what exists of it, and zeros. */
-    DEVICE static void copy(
-        uint4 *to, const Matrices &matrices, const Origin &of, int row, int column)
+    DEVICE static void copy(uint4 *to, const Matrices &matrices, const Origin &of, int row, int column)
     {
         const Factor *from = matrices.recurrent + of.matrix + (long long)row * MATRIX_ROW + column;
         const int there = of.there && row < HIDDEN ? MATRIX_ROW - column : 0;
@@ -123,7 +121,10 @@ struct Passage
     /* Behind the copies of the warp: the lane's fragments take the place. */
     DEVICE void transpose(int lane) const
     {
-        union { Factor values[K_WORD]; uint4 word; } both[2];
+        union {
+            Factor values[K_WORD];
+            uint4 word;
+        } both[2];
         if (!BACKWARD) both[0].word = words[lane], both[1].word = words[32 + lane];
         else {
 #pragma unroll
@@ -153,19 +154,17 @@ struct Weights
 {
     Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
     uint4 *shared, *streamed; /* this lane's, 32 lanes side by side */
-    int word, staged; /* the first word that this lane multiplies, and where that is staged */
-    Policy policy;    /* of those in device memory, if they are FAR */
+    int word, staged;         /* the first word that this lane multiplies, and where that is staged */
+    Policy policy;            /* of those in device memory, if they are FAR */
 
-    DEVICE void read(
-        const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
+    DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, first = warp / TILE_WARPS * NEXT_WARP * 4;
         policy = keep_a_fifth();
         word = retained(first + lane % 4);
         staged = retained(staged_at(first + lane % 4, lane / 4));
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
-        streamed = in_memory + lane +
-                   ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
+        streamed = in_memory + lane + ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
         const auto passage = [&](int n) {
             return Passage{memory + (n * WARPS + warp) * (PASSAGE_BYTES / 16)};
         };
@@ -175,8 +174,8 @@ struct Weights
             constexpr int EACH = MATRIX_ROW == PADDED ? 1 : 2;
 #pragma unroll EACH
             for (int i = begin; i < end; i++)
-                passage(i - begin).copy(matrices, tile + i % WARP_TILES,
-                                        first + first_word(i / WARP_TILES), lane);
+                passage(i - begin).copy(matrices, tile + i % WARP_TILES, first + first_word(i / WARP_TILES),
+                                        lane);
             commit_copies();
             wait_for_copies<0>();
             __syncwarp();
@@ -217,8 +216,7 @@ struct Weights
     /* Where a fragment is that is not in registers. */
     DEVICE uint4 *place(int i) const
     {
-        return i < K_SHARED * WARP_TILES ? shared + 64 * i
-                                         : streamed + 64 * (i - K_SHARED * WARP_TILES);
+        return i < K_SHARED * WARP_TILES ? shared + 64 * i : streamed + 64 * (i - K_SHARED * WARP_TILES);
     }
 
     DEVICE Fragments of(int s, int m) const
