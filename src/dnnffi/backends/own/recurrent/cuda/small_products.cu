@@ -18,14 +18,14 @@ namespace dnnffi {
    terms each, which lie `a_segment` and `b_segment` apart. */
 struct ProductShape
 {
-    long long a_m, a_k;         /* A [m, k] */
-    long long b_k, b_n;         /* B [k, n] */
-    long long c_m;              /* C [m, n] */
+    long long a_m, a_k; /* A [m, k] */
+    long long b_k, b_n; /* B [k, n] */
+    long long c_m;      /* C [m, n] */
     long long a_batch, b_batch, c_batch;
     long long a_segment, b_segment;
-    int m, n, k;                /* 0: the positions of the launch */
+    int m, n, k; /* 0: the positions of the launch */
     int batch, segments;
-    int is_split;               /* small tiles, and k divided between groups of warps */
+    int is_split; /* small tiles, and k divided between groups of warps */
 };
 
 struct ProductAddresses
@@ -44,12 +44,12 @@ struct SmallProducts
 };
 
 constexpr int THREADS = 256;
-constexpr int ROW_WORDS = 32;                /* 32-bit words of k that a tile of A or B has at a time */
-constexpr int ROW_STRIDE = ROW_WORDS + 4;    /* in shared memory: no two of eight rows in the same banks */
+constexpr int ROW_WORDS = 32;             /* 32-bit words of k that a tile of A or B has at a time */
+constexpr int ROW_STRIDE = ROW_WORDS + 4; /* in shared memory: no two of eight rows in the same banks */
 constexpr int IN_WORD = 4 / (int)sizeof(Element);
-constexpr int K_TILE = ROW_WORDS * IN_WORD;  /* elements */
-constexpr int STEP = 8 * IN_WORD;            /* elements of k that one instruction multiplies */
-constexpr int WARP_M = 32, WARP_N = 16;      /* of C, by one warp */
+constexpr int K_TILE = ROW_WORDS * IN_WORD; /* elements */
+constexpr int STEP = 8 * IN_WORD;           /* elements of k that one instruction multiplies */
+constexpr int WARP_M = 32, WARP_N = 16;     /* of C, by one warp */
 
 /* One division of the 256 threads: a block has a SIZE x SIZE tile of C. */
 template <int Groups> struct Division
@@ -71,13 +71,16 @@ static_assert(Whole::SHARED_WORDS <= Split::SHARED_WORDS, "a launch has the shar
    of K_TILE elements of k. Neighbours of the stride 1 are next to each other in a vector. */
 template <class Division> struct Carrier
 {
-    union Vector { uint4 whole; Element elements[WORD]; };
+    union Vector {
+        uint4 whole;
+        Element elements[WORD];
+    };
 
-    const Element *at;        /* the first element of the thread's first vector of a tile, for k 0 */
+    const Element *at; /* the first element of the thread's first vector of a tile, for k 0 */
     long long k_stride, segment_stride;
-    long long vector_stride;  /* elements from a vector to the next, ROW_STEP rows on */
-    int rows, row, row_step;  /* of the operand, of the first vector, and to the next one */
-    int k;                    /* of the thread's vectors in a tile */
+    long long vector_stride; /* elements from a vector to the next, ROW_STEP rows on */
+    int rows, row, row_step; /* of the operand, of the first vector, and to the next one */
+    int k;                   /* of the thread's vectors in a tile */
     bool along_k, has_vectors;
     Vector vectors[Division::VECTORS];
 
@@ -112,7 +115,8 @@ template <class Division> struct Carrier
         if (has_vectors) {
 #pragma unroll
             for (int v = 0; v < Division::VECTORS; v++)
-                if (row + v * row_step < rows) vectors[v].whole = __ldg((const uint4 *)(from + v * vector_stride));
+                if (row + v * row_step < rows)
+                    vectors[v].whole = __ldg((const uint4 *)(from + v * vector_stride));
             return;
         }
 #pragma unroll
@@ -120,7 +124,8 @@ template <class Division> struct Carrier
 #pragma unroll
             for (int e = 0; e < WORD; e++) {
                 const int of_row = row + v * row_step + (along_k ? 0 : e);
-                if (of_row < rows && (!along_k || e < left)) vectors[v].elements[e] = from[v * vector_stride + e];
+                if (of_row < rows && (!along_k || e < left))
+                    vectors[v].elements[e] = from[v * vector_stride + e];
             }
     }
 
@@ -250,7 +255,8 @@ template <class Division> DEVICE void compute(const SmallProducts &products, con
         if (in_m >= m || in_n >= n) continue;
         float sum = 0;
 #pragma unroll
-        for (int one = 0; one < Division::GROUPS; one++) sum += all[one * Division::SIZE * Division::SIZE + i];
+        for (int one = 0; one < Division::GROUPS; one++)
+            sum += all[one * Division::SIZE * Division::SIZE + i];
         Element *to = c + in_m * shape.c_m + in_n;
         *to = rounded(products.accumulate ? real(*to) + sum : sum);
     }
@@ -258,15 +264,13 @@ template <class Division> DEVICE void compute(const SmallProducts &products, con
 
 /* Grid: the tiles of all products, in their order. `memory` has `Split::SHARED_WORDS` words. */
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-small_products(const __grid_constant__ SmallProducts products)
+    small_products(const __grid_constant__ SmallProducts products)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     u32 *shared = (u32 *)memory;
     const Tile tile = find_tile(products, blockIdx.x);
-    if (products.shapes[tile.product].is_split)
-        compute<Split>(products, tile, shared);
-    else
-        compute<Whole>(products, tile, shared);
+    if (products.shapes[tile.product].is_split) compute<Split>(products, tile, shared);
+    else compute<Whole>(products, tile, shared);
 }
 
 } // namespace dnnffi
