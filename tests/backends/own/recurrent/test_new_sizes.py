@@ -45,7 +45,7 @@ class Shared(Network):
 
 @pytest.fixture(params=["small products", "cuBLASLt"])
 def products(request, monkeypatch):
-    """What multiplies outside of the recurrent kernels."""
+    """The matrix products outside of the recurrent kernels: all by one of two implementations."""
     if request.param == "cuBLASLt":
         monkeypatch.setattr(small_products, "MAX_MACS", 0)
     return request.param

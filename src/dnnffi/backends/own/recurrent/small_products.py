@@ -18,7 +18,11 @@ from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 
 MAX_MACS = 64_000_000
-"""Multiply-adds of a launch above which cuBLASLt's algorithms are worth their time on the host."""
+"""Multiply-adds of a launch above which cuBLASLt's algorithms are worth their time on the host.
+
+Up to it all products of a training batch took the device at most 11 µs longer than cuBLASLt's, and
+the host 20 to 60 µs less (H100, 11 networks of one layer, 50 to 3000 positions).
+"""
 
 LEAST_POSITIONS = 64
 """Positions of a batch below which no network gets its kernel for small products compiled."""
@@ -82,16 +86,15 @@ class SmallProducts:
         tiles = sum(shape.tiles(max_positions, WHOLE) for shape in shapes)
         is_split = tiles < MIN_WHOLE_TILES
         self._kernel, self._size = kernel, SPLIT if is_split else WHOLE
-        self._shapes = [shape._replace(is_split=int(is_split)) for shape in shapes]
+        divided = [shape._replace(is_split=int(is_split)) for shape in shapes]
         self.count = count = len(shapes)
         unused = MAX_PRODUCTS - count
-        packed = b"".join(_SHAPE.pack(*shape) for shape in self._shapes)
+        packed = b"".join(_SHAPE.pack(*shape) for shape in divided)
         self._packed = packed + bytes(unused * _SHAPE.size)
         self._pack = Struct(f"<4i{3 * count}q{24 * unused}x{len(self._packed)}s").pack
-        fixed = [shape for shape in self._shapes if shape.m]
-        self._fixed_tiles = sum(shape.tiles(1, self._size) for shape in fixed)
-        rows = [shape for shape in self._shapes if not shape.m]
-        self._tiles_per_row = sum(shape.tiles(1, self._size) for shape in rows)
+        # Of a product with the positions as rows of C, the tiles of one row of tiles.
+        self._fixed_tiles = sum(one.tiles(1, self._size) for one in divided if one.m)
+        self._tiles_per_row = sum(one.tiles(1, self._size) for one in divided if not one.m)
 
     def run(
         self,
@@ -187,7 +190,7 @@ class NetworkProducts:
         self._bound: dict[int, BoundProducts] = {}
 
     def are_small(self, positions: int) -> bool:
-        """Whether the products of so many positions are faster than those of a library."""
+        """Whether the largest launch has at most `MAX_MACS` multiply-adds."""
         return positions * self._macs <= MAX_MACS
 
     def bind(self, max_positions: int) -> BoundProducts:
