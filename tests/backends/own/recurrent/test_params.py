@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import get_type_hints
 
 import pytest
 
@@ -38,9 +39,24 @@ def parameters(file, kernel):
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_is_given_what_it_takes(name):
     kind = getattr(params, name)
-    given = {field: kind.__annotations__[field].__forward_arg__ for field in kind._fields}
+    hints = get_type_hints(kind)
+    given = {field: hint.__name__ for field, hint in hints.items()}
     assert list(given.items()) == list(parameters(*KERNELS[name]).items())
 
 
 def test_all_classes_are_compared():
     assert KERNELS.keys() == {name for name in vars(params) if name.endswith("Params")}
+
+
+@pytest.mark.parametrize("kind", [params.ForwardParams, params.BackwardParams])
+def test_arguments_are_in_the_order_of_the_fields_whatever_was_set_first(kind):
+    names = list(get_type_hints(kind))
+    made = kind()
+    for number, name in reversed(list(enumerate(names))):
+        setattr(made, name, number)
+    assert params.values(made) == tuple(range(len(names)))
+
+
+def test_an_argument_that_was_not_set_is_named():
+    with pytest.raises(AttributeError, match="gates"):
+        params.values(params.ForwardParams())

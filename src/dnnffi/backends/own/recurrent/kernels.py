@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
-from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, values
 from dnnffi.backends.own.recurrent.source import Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
@@ -190,13 +190,14 @@ class LayerLaunches(NamedTuple):
     streamed_bytes: int
 
     def run(self, launch: Launch, params: ForwardParams | BackwardParams) -> None:
-        """Enqueue all groups; ``params`` are for the first launch."""
+        """Enqueue all groups with ``params``, of which ``first_group`` is set here."""
         kernel = self.kernel
         for blocks, first in self.launches:
+            params.first_group = first
             kernel.kernel(
                 blocks,
                 kernel.threads,
-                params._replace(first_group=first) if first else params,
+                values(params),
                 stream=launch.stream,
                 shared_mem=kernel.shared_bytes,
             )

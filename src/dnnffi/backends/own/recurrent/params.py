@@ -2,14 +2,22 @@
 
 A kernel takes each as 64 bits: an address or an integer as one, a float as a double. The
 declarations there say what each is, with its shape; a test compares names, order and types.
+
+Those of a recurrent kernel are set one by one and read by `values`: each batch launches two of
+these, and a call with 32 keywords takes the host four times as long.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import NamedTuple
 
+from dnnffi.runtime.kernels import Argument
 
-class ForwardParams(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class ForwardParams:
     """Arguments of ``recurrent_forward`` (``forward.cu``)."""
 
     gates: int
@@ -46,7 +54,8 @@ class ForwardParams(NamedTuple):
     clip_high: float
 
 
-class BackwardParams(NamedTuple):
+@dataclass(slots=True, init=False)
+class BackwardParams:
     """Arguments of ``recurrent_backward`` (``backward.cu``)."""
 
     gates: int
@@ -78,6 +87,18 @@ class BackwardParams(NamedTuple):
     first_group: int
     clip_low: float
     clip_high: float
+
+
+_values = {
+    one: attrgetter(*(field.name for field in fields(one)))
+    for one in (ForwardParams, BackwardParams)
+}
+
+
+def values(params: ForwardParams | BackwardParams) -> tuple[Argument, ...]:
+    """Return the arguments in order; ``AttributeError`` names one that was not set."""
+    found: tuple[Argument, ...] = _values[params.__class__](params)
+    return found
 
 
 class OneStepParams(NamedTuple):
