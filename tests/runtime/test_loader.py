@@ -396,6 +396,7 @@ def test_places_in_their_order():
         "environment variable DNNFFI_CUDNN_LIBRARY",
         "already loaded in this process",
         "cuda-pathfinder",
+        "the wheel of nvidia.cudnn",
         "the system's loader",
     ]
 
@@ -407,6 +408,23 @@ def test_what_pathfinder_finds_is_a_candidate(monkeypatch):
         cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: SimpleNamespace(abs_path=name)
     )
     assert list(cudnn.PLACES[2].candidates()) == ["cudnn"]
+
+
+def test_the_wheel_of_cudnn_8_is_a_candidate(monkeypatch, tmp_path):
+    package = tmp_path / "nvidia/cudnn"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(cudnn.PLACES[3].candidates()) == []
+    file = package / "lib/libcudnn.so.8"
+    file.touch()
+    assert list(cudnn.PLACES[3].candidates()) == [str(file)]
+    assert "nvidia.cudnn" not in sys.modules
+
+
+def test_a_wheel_that_is_not_installed_has_no_candidates():
+    for package in ("dnnffi_absent", "dnnffi_absent.cudnn", "numpy.absent", "sys", "numpy.version"):
+        assert list(loader.wheel(package, "libcudnn.so.8").candidates()) == []
 
 
 def test_why_pathfinder_finds_nothing_is_said(monkeypatch):
