@@ -416,7 +416,6 @@ def test_missing_gradients_of_the_results_are_zero(mode):
 
     assert_same(backward(a.dy), backward(a.dy, zero.dhx))
     assert_same(backward(None, a.dhx), backward(zero.dy, a.dhx))
-    assert not any(g.any() for g in backward())
     if mode == "lstm":
         assert_same(backward(None, (a.dh_n, None)), backward(zero.dy, (a.dh_n, zero.dc_n)))
         assert_same(backward(None, (None, a.dc_n)), backward(zero.dy, (zero.dh_n, a.dc_n)))
@@ -565,7 +564,8 @@ def test_gradients_of_an_empty_batch_are_empty_and_those_of_weights_zeros(
 def test_packed_weights_have_gradients_of_their_layout_from_an_empty_batch(backend):
     problem, a = empty("gru")
     weights = RNNWeights.pack(a.weights, problem.spec, backend=backend)
-    gradient = train(problem, a, weights=weights)[-1].backward(need="weights").weights
+    ctx = train(problem, a, weights=weights)[-1]
+    gradient = ctx.backward(a.dy, need="weights").weights
     assert gradient.layout == weights.layout
     assert not gradient.flat.any()
 

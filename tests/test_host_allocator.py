@@ -364,7 +364,9 @@ def test_memory_that_is_not_shown_is_refused(change, message):
 
 def test_what_is_no_array_does_not_go_to_the_reference():
     problem = Problem("gru")
-    with pytest.raises(TypeError, match=r"^x must be an array .* on the host, with DLPack .*; got list$"):
+    with pytest.raises(
+        TypeError, match=r"^x must be an array .* on the host, with DLPack .*; got list$"
+    ):
         dnnffi.gru([1.0], None, problem.weights, options=problem.options)
 
 
@@ -408,7 +410,11 @@ def frozen(shape, dtype):
 ALLOCATORS = {
     "shape": (lambda s, d: np.empty((*s, 2), d), ValueError, r"must have shape \(5, 3, 4\); it ha"),
     "dtype": (lambda s, d: np.empty(s, "i4"), TypeError, "must have dtype float64; it has int32"),
-    "order": (lambda s, d: np.empty(s, ">f8"), TypeError, "must have the native byte order; got >f8"),
+    "order": (
+        lambda s, d: np.empty(s, ">f8"),
+        TypeError,
+        "must have the native byte order; got >f8",
+    ),
     "gaps": (lambda s, d: np.empty((*s, 2), d)[..., 0], ValueError, "must be contiguous; its str"),
     "read-only": (frozen, ValueError, "must be writable; it says that it is read-only"),
     "interface": (lambda s, d: ReadOnly(np.empty(s, d)), ValueError, "must be writable; it says"),

@@ -200,7 +200,9 @@ def test_weights_that_contradict_the_arguments_are_named():
     ):
         with pytest.raises(ValueError, match=error):
             dnnffi.torch.rnn_tanh(x, None, given, **more)
-    with pytest.raises(ValueError, match="weights are those of 'rnn_tanh'; this is 'gru'"):
+    with pytest.raises(
+        ValueError, match=r"weights are of mode 'rnn_tanh', but gru was called; call"
+    ):
         dnnffi.torch.gru(x, None, weights)
 
 

@@ -82,14 +82,18 @@ WRONG = {
 
 
 def test_the_reference_has_no_executors():
-    with pytest.raises(ValueError, match=r"^backend 'reference' has no executors$"):
+    with pytest.raises(ValueError, match=r"^backend 'reference' has no executors; use RNNPlan"):
         RNNExecutor(RNNProblem.dense(SPEC, 5, 2), backend="reference")
 
 
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"problem": SPEC}, TypeError, r"^problem must be an RNNProblem; got RNNSpec$"),
+        (
+            {"problem": SPEC},
+            TypeError,
+            r"^problem must be an RNNProblem; got RNNSpec; use RNNProblem",
+        ),
         ({"device": 1}, ValueError, r"^device must be from 0 to 0; got 1$"),
         ({"device": -1}, ValueError, r"^device must be from 0 to 0; got -1$"),
         ({"device": "cuda"}, TypeError, r"^device must be an integer; got str$"),

@@ -43,8 +43,8 @@ def _warn(name: str) -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            f"{name} requires a gradient, and PyTorch's autograd does not go back through this "
-            f"call: use dnnffi.torch, or give {name}.detach() (said once)",
+            f"{name} requires a gradient, and PyTorch's autograd does not differentiate this "
+            f"call: use dnnffi.torch, or give {name}.detach()",
             UserWarning,
             stacklevel=caller_level(),
         )

@@ -43,7 +43,7 @@ def platform_of(operands: Iterable[Any]) -> str:
 def warn_once(text: str) -> None:
     """Warn that a call runs elsewhere than it was meant to; the same text once a process."""
     logger.info("%s", text)
-    warnings.warn(f"{text} (said once)", PerformanceWarning, stacklevel=2)
+    warnings.warn(text, PerformanceWarning, stacklevel=2)
 
 
 def _kind(device: Any) -> str:

@@ -17,6 +17,7 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase, check_owner
 from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
 
 
 class RNNExecutor:
@@ -70,9 +71,12 @@ class RNNExecutor:
     ) -> None:
         record = named(backend)
         if record.load is None or record.candidates is None:
-            raise ValueError(f"backend {backend!r} has no executors")
+            raise ValueError(f"backend {backend!r} has no executors; use RNNPlan, or the functions")
         if not isinstance(problem, RNNProblem):
-            raise TypeError(f"problem must be an RNNProblem; got {type(problem).__name__}")
+            how = ""
+            if isinstance(problem, RNNSpec):
+                how = "; use RNNProblem.dense(spec, steps=..., batch=...)"
+            raise TypeError(f"problem must be an RNNProblem; got {type(problem).__name__}{how}")
         if not problem.batch:
             raise ValueError("problem must have at least one row in its batch; got B = 0")
         library = record.load() if library is None else library

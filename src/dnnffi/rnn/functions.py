@@ -122,7 +122,8 @@ class RNNContext(Generic[ArrayT]):
         Parameters
         ----------
         dy : shape of y, or None for zeros; padding past a row's length is not read
-        dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None
+        dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None for
+            zeros. One of dy, dh_n and dc_n must be an array
         need : which of "x", "hx", "weights" to compute
         retain : keep what the forward pass saved, at the cost of a copy of the reserve space, so
             that `backward` can be called again
@@ -170,6 +171,10 @@ class RNNContext(Generic[ArrayT]):
             dh_n = call.optional("dh_n", dh_n, plan.h_shape)
             dc_n = call.optional("dc_n", dc_n, plan.c_shape)
         dy = call.optional("dy", dy, plan.y_shape)
+        if dy is None and dh_n is None and dc_n is None:
+            raise TypeError(
+                "backward needs dy or dhx; both are None, so all gradients would be zero"
+            )
         dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:

@@ -93,7 +93,9 @@ class RNNPlan:
             options=options,
         )
         if problem.options.validate:
-            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+            raise ValueError(
+                f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
+            )
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
         if problem.dropout and not problem.drops:

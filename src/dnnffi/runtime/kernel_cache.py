@@ -103,7 +103,7 @@ class KernelCache:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{text}. DNNFFI_CACHE_DIR names another folder, or is off (said once)",
+                f"{text}. DNNFFI_CACHE_DIR names another folder, or is off",
                 PerformanceWarning,
                 stacklevel=3,
             )

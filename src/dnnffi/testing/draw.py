@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -19,9 +19,7 @@ DTYPES: tuple[DType, ...] = ("float32", "float64", "float16", "bfloat16")
 def names_among(argument: str, values: Iterable[Name], known: Iterable[str] = ()) -> list[Name]:
     """Return names to draw from; errors name the argument. Without ``known`` any name is right."""
     if isinstance(values, str):
-        raise TypeError(
-            f"{argument} must be a tuple of names; got {values!r}; write ({values!r},)"
-        )
+        raise TypeError(f"{argument} must be a tuple of names; got {values!r}; write ({values!r},)")
     try:
         names = list(values)
     except TypeError:
@@ -31,9 +29,7 @@ def names_among(argument: str, values: Iterable[Name], known: Iterable[str] = ()
     expected = list(known)
     for name in names:
         if expected and name not in expected:
-            raise ValueError(
-                f"{argument} must be among {', '.join(expected)}; got {brief(name)}"
-            )
+            raise ValueError(f"{argument} must be among {', '.join(expected)}; got {brief(name)}")
     return names
 
 

@@ -117,7 +117,7 @@ def test_another_backend_packs_nothing():
 
 def test_weights_of_another_function_are_refused(device, x):
     weights = dnnffi.RNNWeights.pack(testing.weights(SPEC, 0), SPEC)
-    with pytest.raises(ValueError, match=r"^weights are those of 'gru'; this is 'rnn_tanh'"):
+    with pytest.raises(ValueError, match=r"^weights are of mode 'gru', but rnn_tanh was called"):
         dnnffi.rnn_tanh(x, None, weights, backend="vulkan")
 
 

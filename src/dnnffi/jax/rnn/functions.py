@@ -333,7 +333,10 @@ def _computed(spec: RNNSpec, x: Any) -> RNNSpec:
     if spec.dtype == "float32" and dtype in ("float16", "bfloat16"):
         return replace(spec, dtype=dtype)
     halves = " (or float16 or bfloat16)" if spec.dtype == "float32" else ""
-    raise TypeError(f"x must have the dtype of the weights, {spec.dtype}{halves}; got {dtype}")
+    raise TypeError(
+        f"x must have the dtype of the weights, {spec.dtype}{halves}; got {dtype}; use "
+        f"x.astype({spec.dtype!r})"
+    )
 
 
 def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
@@ -363,7 +366,10 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
         if array.dtype.name != spec.dtype:
-            raise TypeError(f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}; use "
+                f"{name}.astype({spec.dtype!r})"
+            )
         states.append(array)
     return tuple(states)
 
