@@ -19,6 +19,7 @@ import irregular
 import pytest
 
 import dnnffi
+from dnnffi import wheels
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.cudnn import status
 from dnnffi.backends.cudnn._cdef import ffi
@@ -126,6 +127,17 @@ def test_later_places_are_not_asked():
 
     places = [place("a", "x"), loader.Place("b", asked)]
     assert load(places, x=FakeLibrary("niceVersion")).found_via == "a"
+
+
+def test_the_install_command_fits_the_installed_wheels(monkeypatch):
+    monkeypatch.setattr(wheels, "version", lambda name: "14.1" * (name == "cupy-cuda12x"))
+    wheels.fitting_installed.cache_clear()
+    try:
+        with pytest.raises(LibraryNotFoundError) as caught:
+            loader.load("cuDNN", (), ctypes.CDLL, "cudnnGetVersion", cudnn.INSTALL)
+        assert caught.value.install == "pip install nvidia-cudnn-cu12"
+    finally:
+        wheels.fitting_installed.cache_clear()
 
 
 def test_not_found_is_an_import_error():

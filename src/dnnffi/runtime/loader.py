@@ -11,7 +11,7 @@ from typing import Any
 
 from _cffi_backend import FFI
 
-from dnnffi import files
+from dnnffi import files, wheels
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.importing import import_lock
 from dnnffi.log import logger
@@ -82,7 +82,7 @@ def load(
                 searched.append(f"{place.found_via}: nothing there")
             elif place.decisive:
                 break
-    raise LibraryNotFoundError(library, searched, install)
+    raise LibraryNotFoundError(library, searched, wheels.fitting_installed(install))
 
 
 def has_symbol(lib: Any, name: str) -> bool:
