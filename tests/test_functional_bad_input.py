@@ -386,7 +386,7 @@ WEIGHTS = {
     "too many": (
         lambda a: a._replace(weights=a.weights * 2),
         ValueError,
-        r"^weights: 8 arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 or ",
+        r"^weights: 8 arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 ",
     ),
     "for more layers than said": (
         lambda a: a.with_(num_layers=3),

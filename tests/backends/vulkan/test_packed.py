@@ -73,7 +73,7 @@ def test_a_damaged_file_is_named(gru, tmp_path, damage):
     path = tmp_path / "network.npz"
     gru.save(path)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"network\.npz is not a whole npz file"):
+    with pytest.raises(ValueError, match=r"network\.npz is not a readable npz file"):
         dnnffi.load_rnn(path)
 
 
