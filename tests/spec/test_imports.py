@@ -129,6 +129,8 @@ OTHER_NAMES = {
     "cudnnRNNForward": "lstm, gru, rnn_tanh or rnn_relu; to train, lstm_forward and its like",
     "cudnnRNNBackwardData_v8": "backward() of the context that lstm_forward and its like return",
     "DropoutStates": "DropoutState",
+    "set_max_workspace_size": "options={'workspace_limit': bytes} of a convolution",
+    "get_max_workspace_size": "options={'workspace_limit': bytes} of a convolution",
     "cudnn": "the keyword backend of a call",
     # PyTorch's
     "conv2d": "conv, for one to three dimensions",
@@ -156,6 +158,13 @@ def test_a_name_of_another_library_is_told_the_one_that_was_meant(name):
 )
 def test_a_name_of_something_that_is_not_offered(name):
     message = rf" no attribute '{name}': dnnffi has recurrent networks and convolutions only"
+    with pytest.raises(AttributeError, match=message):
+        getattr(dnnffi, name)
+
+
+@pytest.mark.parametrize("name", ["get_handle", "reset_handles"])
+def test_a_name_of_something_that_is_not_needed(name):
+    message = rf" no attribute '{name}': it is not needed, each thread has handles"
     with pytest.raises(AttributeError, match=message):
         getattr(dnnffi, name)
 

@@ -20,6 +20,12 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 
+def _wrong_problem(value: object) -> TypeError:
+    is_spec = isinstance(value, RNNSpec)
+    how = "; use RNNProblem.dense(spec, steps=..., batch=...)" if is_spec else ""
+    return TypeError(f"problem must be an RNNProblem; got {type(value).__name__}{how}")
+
+
 class RNNExecutor:
     """One RNN problem on cuDNN or MIOpen, for callers who hold their own buffers.
 
@@ -73,10 +79,7 @@ class RNNExecutor:
         if record.load is None or record.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors; use RNNPlan, or the functions")
         if not isinstance(problem, RNNProblem):
-            how = ""
-            if isinstance(problem, RNNSpec):
-                how = "; use RNNProblem.dense(spec, steps=..., batch=...)"
-            raise TypeError(f"problem must be an RNNProblem; got {type(problem).__name__}{how}")
+            raise _wrong_problem(problem)
         if not problem.batch:
             raise ValueError("problem must have at least one row in its batch; got B = 0")
         library = record.load() if library is None else library
