@@ -42,5 +42,5 @@ def test_defaults_of_functions_are_those_of_one_plain_layer(mode, suffix):
 
 def test_defaults_of_a_plan_are_those_of_inference_in_order_of_time():
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=3)
-    with RNNPlan(spec, 5, 3, backend="reference") as plan:
+    with RNNPlan(spec, batch=5, steps=3, backend="reference") as plan:
         assert plan.problem == RNNProblem.dense(spec, 3, 5)

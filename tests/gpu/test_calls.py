@@ -282,7 +282,7 @@ def test_an_empty_batch_gives_empty_results_and_gradients_of_zeros(layout, backe
 def test_a_plan_for_an_empty_batch_adds_nothing(accumulate):
     w = weights_of(SPEC)
     out = w.like(cupy.ones_like(w.flat))
-    with dnnffi.RNNPlan(SPEC, 0, 5, training=True) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=0, steps=5, training=True) as plan:
         y, _ = plan.forward(cupy.zeros((5, 0, 6), "float32"), None, w)
         dx, _ = plan.backward_data()
         plan.backward_weights(out=out, accumulate=accumulate)

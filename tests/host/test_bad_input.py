@@ -432,7 +432,7 @@ def by_function(given, **keywords):
 
 
 def by_plan(given, **keywords):
-    dnnffi.RNNPlan(SPEC, 2, 5, training=True, backend="cudnn", **keywords)
+    dnnffi.RNNPlan(SPEC, batch=2, steps=5, training=True, backend="cudnn", **keywords)
 
 
 @pytest.mark.parametrize("call", [by_function, by_plan])

@@ -145,7 +145,7 @@ def test_training_and_plans_name_who_has_them(x, refused):
         dnnffi.gru_forward(x, None, weights, backend="vulkan")
     refused("training", error.value)
     with pytest.raises(dnnffi.UnsupportedError, match="pack_rnn"):
-        dnnffi.RNNPlan(SPEC, 3, 4, backend="vulkan")
+        dnnffi.RNNPlan(SPEC, batch=3, steps=4, backend="vulkan")
     with pytest.raises(
         dnnffi.UnsupportedError, match="it has no convolutions; cudnn, miopen and"
     ) as error:
