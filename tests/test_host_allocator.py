@@ -548,7 +548,7 @@ def test_plans_and_products_take_arrays_of_the_host_and_return_numpys(library):
 
     weights = RNNWeights.random(SPECS["lstm"], np.random.default_rng(0))
     spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 3))
-    with dnnffi.RNNPlan(SPECS["lstm"], 3, 5) as plan:
+    with dnnffi.RNNPlan(SPECS["lstm"], batch=3, steps=5) as plan:
         y, _ = plan.forward(given(5, 3, 3), None, weights)
     with dnnffi.ConvPlan(spec, (2, 3, 8, 8)) as plan:
         z = plan.run(given(2, 3, 8, 8), given(4, 3, 3, 3))
@@ -558,7 +558,7 @@ def test_plans_and_products_take_arrays_of_the_host_and_return_numpys(library):
 
 def test_a_plan_on_the_host_captures_nothing():
     with (
-        dnnffi.RNNPlan(SPECS["lstm"], 3, 5, backend="reference") as plan,
+        dnnffi.RNNPlan(SPECS["lstm"], batch=3, steps=5, backend="reference") as plan,
         pytest.raises(dnnffi.UnsupportedError, match="has no graphs"),
     ):
         plan.capture(lambda: None)
