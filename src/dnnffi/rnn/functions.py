@@ -156,6 +156,16 @@ class RNNContext(Generic[ArrayT]):
         """
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(RNNContext.backward)(self, dy, dhx, need=need, retain=retain)
+        if dy is None and (dhx is None or _is_pair_of_none(dhx)):
+            raise TypeError(
+                "backward needs dy or dhx; both are None, so all gradients would be zero"
+            )
+        return self._backward(dy, dhx, need, retain)
+
+    def _backward(
+        self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
+    ) -> Gradients[Any]:
+        """Return the gradients as `backward` does, also without any gradient, for dnnffi.torch."""
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
         except TypeError:
@@ -171,10 +181,6 @@ class RNNContext(Generic[ArrayT]):
             dh_n = call.optional("dh_n", dh_n, plan.h_shape)
             dc_n = call.optional("dc_n", dc_n, plan.c_shape)
         dy = call.optional("dy", dy, plan.y_shape)
-        if dy is None and dh_n is None and dc_n is None:
-            raise TypeError(
-                "backward needs dy or dhx; both are None, so all gradients would be zero"
-            )
         dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
@@ -578,6 +584,10 @@ class _EmbeddedContext(RNNContext[Any]):
             saved.take(Phase.FORWARD)
             self._saved = None
         return found
+
+
+def _is_pair_of_none(dhx: Any) -> bool:
+    return isinstance(dhx, tuple | list) and bool(dhx) and all(one is None for one in dhx)
 
 
 def _copied_to_user(gradient: Any) -> Any:
