@@ -335,5 +335,5 @@ def test_the_texts_of_a_diagram_fit_their_boxes(name):
 
 def test_a_narrow_diagram_fits_a_phone():
     svg = (DOCS / "own_step_narrow.svg").read_text(encoding="utf-8")
-    assert float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]) <= 328
+    assert float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]) <= 312
     assert min(size for *_, size in boxes_and_texts("own_step_narrow.svg")[1]) >= 10
