@@ -42,7 +42,7 @@ def right(mode, *, packed=False, **fields):
     if packed:
         problem = RNNProblem.packed(spec, (3, 2, 2, 1))
     else:
-        problem = RNNProblem.dense(spec, 4, 3, lengths=(2, 4, 1))
+        problem = RNNProblem.dense(spec, steps=4, batch=3, lengths=(2, 4, 1))
     a = testing.inputs(problem, 0)
     keywords = testing.keywords(problem)
     del keywords["options"]

@@ -40,7 +40,7 @@ by_own = {"algorithm": "own", "tune": "off"}
 
 @pytest.fixture(autouse=True)
 def _able():
-    problem = RNNProblem.dense(RNNSpec(mode="lstm", input_size=1, hidden_size=1), 1, 1)
+    problem = RNNProblem.dense(RNNSpec(mode="lstm", input_size=1, hidden_size=1), steps=1, batch=1)
     if not OwnCandidates(cupy_memory()).offers(problem):
         pytest.skip("this device has none of our kernels")
 
@@ -644,7 +644,7 @@ def test_memory_beside_cudnns_standard_algorithm():
         needed = {}
         for algorithm in ("own", "standard"):
             options = RNNOptions(algorithm=algorithm)
-            problem = RNNProblem.dense(spec, 100, 64, training=True, options=options)
+            problem = RNNProblem.dense(spec, steps=100, batch=64, training=True, options=options)
             executor = RNNExecutor(problem)
             needed[algorithm] = executor.workspace_bytes + executor.reserve_bytes
         assert needed["own"] <= 1.2 * needed["standard"] + 32 * 2**20, needed

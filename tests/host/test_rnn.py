@@ -410,6 +410,6 @@ def test_weights_of_another_layout_are_refused_of_an_empty_batch_too(host):
 
 
 def test_an_executor_has_a_batch(host):
-    problem = dnnffi.RNNProblem.dense(SPEC, 5, 0)
+    problem = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=0)
     with pytest.raises(ValueError, match=r"^problem must have at least one row in its batch"):
         RNNExecutor(problem, library=host.library)

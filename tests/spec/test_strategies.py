@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_numbers_in_each_dtype():
     made = {}
     for dtype in testing.DTYPES:
         spec = RNNSpec(mode="gru", input_size=3, hidden_size=5, dtype=dtype)
-        made[dtype] = testing.inputs(RNNProblem.dense(spec, 2, 2), 1).x
+        made[dtype] = testing.inputs(RNNProblem.dense(spec, steps=2, batch=2), 1).x
     for dtype, x in made.items():
         np.testing.assert_array_equal(x, made["float64"].astype(dtype_object(dtype)))
 

@@ -85,8 +85,8 @@ class RNNPlan:
             )
         problem = RNNProblem.dense(
             spec,
-            steps,
-            batch,
+            steps=steps,
+            batch=batch,
             batch_first=batch_first,
             lengths=lengths,
             training=training,

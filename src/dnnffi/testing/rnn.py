@@ -139,8 +139,8 @@ def problems(
     steps, batch = draw(st.integers(1, max_steps)), draw(st.integers(1, max_batch))
     return RNNProblem.dense(
         spec,
-        steps,
-        batch,
+        steps=steps,
+        batch=batch,
         batch_first=layout == BATCH_MAJOR,
         lengths=draw(lengths(steps, batch)) if draw(either(padded)) else None,
         **common,
@@ -226,7 +226,7 @@ def keywords(problem: RNNProblem, function: Callable[..., Any] | None = None) ->
     >>> import dnnffi
     >>> from dnnffi import testing
     >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
-    >>> problem = dnnffi.RNNProblem.dense(spec, 5, 2, training=True, dropout=0.5)
+    >>> problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, training=True, dropout=0.5)
     >>> "dropout" in testing.keywords(problem, dnnffi.gru)
     False
     >>> testing.keywords(problem, dnnffi.gru_forward)["dropout"]

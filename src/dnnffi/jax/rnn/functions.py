@@ -241,7 +241,12 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     problem = None
     if batch:
         problem = RNNProblem.dense(
-            spec, steps, batch, batch_first=batch_first, lengths=lengths, options=options
+            spec,
+            steps=steps,
+            batch=batch,
+            batch_first=batch_first,
+            lengths=lengths,
+            options=options,
         )
     elif steps < 1:
         raise ValueError(f"x must have at least one time step; got T = {steps}")
