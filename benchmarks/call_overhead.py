@@ -63,7 +63,7 @@ def problem(mode: str, steps: int, batch: int, size: int, dtype: str) -> dict[st
     x, h_0 = normal(spec.x_shape(steps, batch)), normal(spec.h_shape(batch))
     c_0 = normal(spec.c_shape(batch)) if spec.has_cell else None
     hx = (h_0, c_0) if spec.has_cell else h_0
-    executor = RNNExecutor(dnnffi.RNNProblem.dense(spec, steps, batch))
+    executor = RNNExecutor(dnnffi.RNNProblem.dense(spec, steps=steps, batch=batch))
     y = cupy.empty(spec.y_shape(steps, batch), dtype)
     h_n, c_n = cupy.empty_like(h_0), None if c_0 is None else cupy.empty_like(c_0)
     workspace = cupy.empty(executor.workspace_bytes, "uint8")

@@ -211,7 +211,7 @@ def replayed(spec: dnnffi.RNNSpec, steps: int, batch: int, algorithm: str) -> di
     backend: Any = rnn_backends.of("cudnn")
     memory = backend.memory
     options = RNNOptions(algorithm=algorithm)
-    problem = dnnffi.RNNProblem.dense(spec, steps, batch, options=options)
+    problem = dnnffi.RNNProblem.dense(spec, steps=steps, batch=batch, options=options)
     candidates = backend.candidates if algorithm == "own" else backend.candidates.of_vendor
     if not candidates.offers(problem):
         return {}

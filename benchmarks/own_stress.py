@@ -143,8 +143,8 @@ class Network:
         self.dy = normal(spec.y_shape(problem.steps, problem.batch))
         self.plan = dnnffi.RNNPlan(
             spec,
-            problem.batch,
-            problem.steps,
+            batch=problem.batch,
+            steps=problem.steps,
             training=problem.training,
             lengths=problem.lengths,
             options=OPTIONS,

@@ -85,7 +85,9 @@ PROBLEMS = (
 def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any]]:
     """What is measured, by name."""
     spec = dnnffi.RNNSpec(mode=problem.mode, input_size=problem.hidden, hidden_size=problem.hidden)
-    given = testing.inputs(dnnffi.RNNProblem.dense(spec, problem.steps, problem.batch), 0)
+    given = testing.inputs(
+        dnnffi.RNNProblem.dense(spec, steps=problem.steps, batch=problem.batch), 0
+    )
     weights = dnnffi.RNNWeights.pack(given.weights, spec, backend="torch")
     context = dnnffi.pack_rnn(weights, device=device)
     function = getattr(dnnffi, problem.mode)

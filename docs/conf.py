@@ -104,8 +104,28 @@ def resolve_public_name(app: Any, env: Any, node: Any, content: Any) -> Any:
     )
 
 
+def break_code_in_cells(
+    app: Any, page: str, template: str, context: dict[str, Any], tree: Any
+) -> None:
+    """Let code in the cells of tables go on in the next line after an underscore or a slash."""
+    body = context.get("body", "")
+    context["body"] = _CELL.sub(lambda cell: _CODE.sub(_with_breaks, cell[0]), body)
+
+
+def _with_breaks(code: re.Match[str]) -> str:
+    parts = re.split(r"(<[^>]*>)", code[0])  # text and tags in turns
+    parts[::2] = [_BREAK.sub(r"\1<wbr>", text) for text in parts[::2]]
+    return "".join(parts)
+
+
+_CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
+_CODE = re.compile(r"<code\b.*?</code>", re.DOTALL)
+_BREAK = re.compile(r"(_|/|::|\.(?=[a-z]))(?=[\w.])")
+
+
 def setup(app: Any) -> None:
     """Register the hooks."""
+    app.connect("html-page-context", break_code_in_cells)
     app.connect("missing-reference", resolve_public_name)
     app.connect("autodoc-process-docstring", list_sections)
     app.connect("autodoc-process-signature", tidy_signature)

@@ -379,12 +379,11 @@ def with_dark_mode(text: str) -> str:
     return re.sub(r"<svg\b[^>]*>", lambda tag: f"{tag[0]}\n{style}", text, count=1)
 
 
-def inlined(text: str, name: str, label: str, *, scales: bool = True) -> str:
+def inlined(text: str, name: str, label: str) -> str:
     """Return the ``<svg>`` element of a file for a page, which sets its colours.
 
     name : prefix of its ids, which are those of the whole page
     label : description for readers who do not see it
-    scales : whether it becomes smaller in a narrow column
     """
     text = re.sub(r"<style>@media.*?</style>\n|<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Matplotlib's rule for all elements would apply to the whole page.
@@ -393,10 +392,10 @@ def inlined(text: str, name: str, label: str, *, scales: bool = True) -> str:
     text = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", text)
     _, _, width, height = re.search(r'viewBox="([^"]+)"', text)[1].split()
     pixels = float(width) * (4 / 3 if 'pt"' in text[:600] else 1)
-    size = f"width: 100%; max-width: {pixels:.0f}px" if scales else f"width: {pixels:.0f}px"
+    style = f"width: 100%; max-width: {pixels:.0f}px; stroke-linejoin: round; stroke-linecap: butt"
     opening = (
         f'<svg class="{name}" role="img" aria-label="{escape(label)}" viewBox="0 0 {width} '
-        f'{height}" style="{size}; stroke-linejoin: round; stroke-linecap: butt">'
+        f'{height}" style="{style}">'
     )
     return opening + text.partition("<svg")[2].partition(">")[2]
 

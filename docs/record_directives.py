@@ -660,18 +660,21 @@ class LossFigure(SphinxDirective):
 
 
 class Diagram(SphinxDirective):
-    """``diagram``: an SVG of the repository in the colours of the page; its text describes it."""
+    """``diagram``: an SVG of the repository in the colours of the page; its text describes it.
+
+    The file ``NAME_narrow.svg`` has the layout for a narrow column.
+    """
 
     required_arguments = 1  # the file
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         path = DOCS / self.arguments[0]
-        self.env.note_dependency(str(path))
-        drawn = figures.with_dark_mode(path.read_text(encoding="utf-8"))
-        label = " ".join(self.content)
-        svg = figures.inlined(drawn, path.stem, label, scales=False)
-        return [raw(f'<div class="record-figure" tabindex="0">{svg}</div>')]
+        drawn = []
+        for file in (path, path.with_name(f"{path.stem}_narrow.svg")):
+            self.env.note_dependency(str(file))
+            drawn.append(figures.with_dark_mode(file.read_text(encoding="utf-8")))
+        return [raw(figures.in_both_layouts(path.stem, " ".join(self.content), *drawn))]
 
 
 LAYOUTS = (figures.WIDE, figures.NARROW)

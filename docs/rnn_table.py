@@ -36,7 +36,9 @@ def problem(
     """A small LSTM in float32, as far as nothing else is asked for."""
     made = RNNSpec(**{"mode": "lstm", "input_size": 4, "hidden_size": 4} | spec)
     asked = RNNOptions(**options or {})
-    return RNNProblem.dense(made, steps, 2, lengths=lengths, options=asked, training=training)
+    return RNNProblem.dense(
+        made, steps=steps, batch=2, lengths=lengths, options=asked, training=training
+    )
 
 
 ROWS = (

@@ -84,7 +84,7 @@ ROWS = (
         miopen=(
             "tests/gfx1100/test_functional_calls.py::test_arrays_in_and_the_allocators_own_out",
         ),
-        reference="no",
+        reference="yes, on the host",
     ),
     Row("Capture in a graph", cudnn=CAPTURE, reference=NOT_VERIFIED),
     Row(

@@ -53,7 +53,9 @@ class Training:
         self.model = CharLSTM(xp, spec, backend)
         # Tuned now, so that the capture records the candidate that is fastest in a graph.
         self.plan = dnnffi.RNNPlan(
-            *(spec, options.batch, options.window),
+            spec,
+            batch=options.batch,
+            steps=options.window,
             training=True,
             options={"tune": "now"},
         )

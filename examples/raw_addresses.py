@@ -112,7 +112,7 @@ def main():
     from cuda_driver import CudaDriver  # examples/cuda_driver.py
 
     spec = dnnffi.RNNSpec(mode="lstm", input_size=64, hidden_size=128, num_layers=2)
-    problem = dnnffi.RNNProblem.dense(spec, 20, 16, training=True)
+    problem = dnnffi.RNNProblem.dense(spec, steps=20, batch=16, training=True)
     values = drawn(spec, 20, 16)
     found = training_step(CudaDriver(), load().without_cupy(), problem, values)
     errors = relative_errors(found, by_reference(spec, values))

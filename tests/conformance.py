@@ -121,8 +121,8 @@ def problem_of(spec, layout, steps, batch, rng, **keywords):
         return RNNProblem.packed(spec, lengths_to_batch_sizes(lengths), **keywords)
     return RNNProblem.dense(
         spec,
-        steps,
-        batch,
+        steps=steps,
+        batch=batch,
         batch_first=layout.startswith("batch_first"),
         lengths=lengths if layout.endswith("lengths") else None,
         **keywords,

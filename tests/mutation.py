@@ -137,6 +137,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "formats/torch_file": ("tests/formats/test_torch_file.py",),
     "importing.py": ("tests/stress/test_first_calls.py", "tests/spec/test_imports.py"),
     "installing.py": ("tests/test_installing.py",),
+    "wheels.py": ("tests/cli/test_info.py", "tests/runtime/test_loader.py"),
     "jax": (*_XLA, *_XLA_NETWORKS, *_XLA_CONVOLUTIONS),
     "jax/convolution": (*_XLA_CONVOLUTIONS, *_XLA),
     "jax/rnn": (*_XLA_NETWORKS, *_XLA),

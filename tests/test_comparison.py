@@ -56,7 +56,9 @@ def test_a_training_step_with_one_wrong_result_is_not_close_to_the_reference(mod
     spec = dnnffi.RNNSpec(
         mode=mode, input_size=16, hidden_size=32, num_layers=2, bidirectional=True, dtype=dtype
     )
-    problem = dnnffi.RNNProblem.dense(spec, 7, 4, training=True, options=rnn_options(None, mode))
+    problem = dnnffi.RNNProblem.dense(
+        spec, steps=7, batch=4, training=True, options=rnn_options(None, mode)
+    )
     case = conformance.Case(problem, True, 0)
     right = conformance.expected(case, conformance.arrays_of(case))
     conformance.assert_close(case, right, right)

@@ -186,7 +186,7 @@ FUSED = {
     "bias of another dtype": (
         lambda a: a.at(2, zeros(6).astype("f8")),
         TypeError,
-        r"^bias must have the dtype of x, float32; got float64$",
+        r"^bias must have the dtype of x, float32; got float64; use bias\.astype\('float32'\)$",
     ),
     "residual that would broadcast": keyword(
         ValueError,
@@ -199,10 +199,14 @@ FUSED = {
     "residual of a number": keyword(TypeError, r"^residual must be a NumPy or CuPy", residual=1.0),
     "residual of another dtype": keyword(
         TypeError,
-        r"^residual must have the dtype of x, float32; got float16$",
+        r"^residual must have the dtype of x, float32; got float16; use residual",
         residual=zeros(*Y).astype("f2"),
     ),
-    "x of a list": (lambda a: a.at(0, np.ndarray.tolist), TypeError, r"^x must be .*; got list$"),
+    "x of a list": (
+        lambda a: a.at(0, np.ndarray.tolist),
+        TypeError,
+        r"^x must be .*; got list; use ",
+    ),
     "x of None": (lambda a: a.at(0, None), TypeError, r"^x must be a NumPy .*; got NoneType$"),
     "x of rank 2": (
         lambda a: a.at(0, zeros(4, 5)),
@@ -229,33 +233,33 @@ FUSED = {
     "x of integers": (
         lambda a: a.at(0, np.zeros(X, int)),
         TypeError,
-        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64$",
+        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64; use x",
     ),
     "x of bools": (lambda a: a.at(0, np.zeros(X, bool)), TypeError, r"^x must have one of the dt"),
     "all of integers": (
         lambda a: Arguments(tuple(b.astype("i4") for b in a.arrays), KEYWORDS),
         TypeError,
-        r"^x must have one of the dtypes .*; got int32$",
+        r"^x must have one of the dtypes .*; got int32; use",
     ),
     "all complex": (
         lambda a: Arguments(tuple(b.astype("c8") for b in a.arrays), KEYWORDS),
         TypeError,
-        r"^x must have one of the dtypes .*; got complex64$",
+        r"^x must have one of the dtypes .*; got complex64; use",
     ),
     "w of another dtype": (
         lambda a: a.at(1, lambda w: w.astype("f8")),
         TypeError,
-        r"^w must have the dtype of x, float32; got float64$",
+        r"^w must have the dtype of x, float32; got float64; use w\.astype\('float32'\)$",
     ),
     "x of another dtype": (
         lambda a: a.at(0, lambda x: x.astype("f8")),
         TypeError,
-        r"^w must have the dtype of x, float64; got float32$",
+        r"^w must have the dtype of x, float64; got float32; use w\.astype\('float64'\)$",
     ),
     "w of integers": (
         lambda a: a.at(1, lambda w: w.astype(int)),
         TypeError,
-        r"^w must have the dtype of x, float32; got int64$",
+        r"^w must have the dtype of x, float32; got int64; use w\.astype\('float32'\)$",
     ),
     "w of rank 2": (lambda a: a.at(1, zeros(6, 2)), ValueError, r"^w must have 3, 4 or 5 dimensi"),
     "w of rank 3": (
@@ -273,7 +277,7 @@ FUSED = {
         ValueError,
         r"^w must have no dimension of size 0",
     ),
-    "w of a list": (lambda a: a.at(1, [1.0]), TypeError, r"^w must be a NumPy .*; got list$"),
+    "w of a list": (lambda a: a.at(1, [1.0]), TypeError, r"^w must be a NumPy .*; got list; use "),
 }
 
 
@@ -326,7 +330,11 @@ def test_an_ordinary_convolution_takes_no_output_padding(name):
 
 
 BACKWARD = {
-    "dy of a list": (lambda a: a.at(0, np.ndarray.tolist), TypeError, r"^dy must be .*; got list$"),
+    "dy of a list": (
+        lambda a: a.at(0, np.ndarray.tolist),
+        TypeError,
+        r"^dy must be .*; got list; use ",
+    ),
     "dy of rank 2": (lambda a: a.at(0, zeros(2, 6)), ValueError, r"^dy must have 3, 4 or 5 dimen"),
     "dy of another size": (
         lambda a: a.at(0, zeros(2, 6, 5, 6)),
@@ -356,7 +364,7 @@ BACKWARD = {
     "the other of another dtype": (
         lambda a: a.at(1, lambda array: array.astype("f2")),
         TypeError,
-        r"^[wx] must have the dtype of dy, float32; got float16$",
+        r"^[wx] must have the dtype of dy, float32; got float16; use [wx]\.ast",
     ),
     "the other of a number": (lambda a: a.at(1, 1.0), TypeError, r"^[wx] must be a NumPy or CuPy"),
     "shape of a number": (
@@ -467,7 +475,11 @@ def test_shapes_that_disagree(name, make, message):
 BIAS_GRADIENT = {
     "a list": ([1.0], TypeError, r"^dy must be a NumPy or CuPy array"),
     "of rank 2": (zeros(2, 6), ValueError, r"^dy must have 3, 4 or 5 dimensions"),
-    "of integers": (np.zeros(Y, int), TypeError, r"^dy must have one of the dtypes .*; got int64$"),
+    "of integers": (
+        np.zeros(Y, int),
+        TypeError,
+        r"^dy must have one of the dtypes .*; got int64; use",
+    ),
 }
 
 
@@ -493,7 +505,7 @@ def test_an_empty_batch_is_checked_as_any_other(name):
         name,
         lambda a: empty(a).at(1, lambda array: array.astype("f8")),
         TypeError,
-        r"^[wx] must have the dtype of (x|dy), float32; got float64$",
+        r"^[wx] must have the dtype of (x|dy), float32; got float64; use [wx]\.ast",
     )
 
 

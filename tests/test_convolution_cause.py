@@ -41,6 +41,11 @@ CAUSES = {
         f"x fits with its last axis second, {SECOND}x.transpose(0, 3, 1, 2); "
         f"{HWIO}w.transpose(3, 2, 0, 1)",
     ),
+    "an image smaller than the kernel": ("conv", (8, 3, 2, 2), (16, 3, 3, 3), "add padding"),
+    "w before x, of equal channels": (
+        *("conv", (16, 2, 3, 3), (8, 2, 7, 8)),
+        "they fit in the other order: x comes first, then w",
+    ),
     "w before x": ("conv", W, X, "they fit in the other order: x comes first, then w"),
     "weights of each channel": (
         *("conv", X, (3, 1, 5, 5)),

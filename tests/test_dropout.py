@@ -18,7 +18,7 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=3, dtype="float64")
-PROBLEM = RNNProblem.dense(SPEC, 4, 2, training=True, dropout=0.4)
+PROBLEM = RNNProblem.dense(SPEC, steps=4, batch=2, training=True, dropout=0.4)
 STEPS, BATCH = 4, 2
 
 

@@ -86,7 +86,9 @@ class Calls:
 
     def plan(self):
         x, weights = self.network("rnn_relu")
-        with dnnffi.RNNPlan(weights.spec, 2, 2, training=True, backend="reference") as plan:
+        with dnnffi.RNNPlan(
+            weights.spec, batch=2, steps=2, training=True, backend="reference"
+        ) as plan:
             y, _ = plan.forward(x, None, weights)
             plan.backward(y, out_weights=weights.like(self.full(weights.flat.shape)))
             plan.forward(x, None, weights)
@@ -104,7 +106,7 @@ class Calls:
             [one[0], zero[0], zero[0, 0], zero[0, 0]], spec, backend="torch"
         )
         total = weights.like(np.full_like(weights.flat, large[0, 0, 0]))
-        with dnnffi.RNNPlan(spec, 1, 1, training=True, backend="reference") as plan:
+        with dnnffi.RNNPlan(spec, batch=1, steps=1, training=True, backend="reference") as plan:
             plan.forward(one, None, weights)
             plan.backward_data(large)
             plan.backward_weights(out=total, accumulate=True)

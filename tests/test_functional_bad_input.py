@@ -42,7 +42,7 @@ def right(mode, *, packed=False, **fields):
     if packed:
         problem = RNNProblem.packed(spec, (3, 2, 2, 1))
     else:
-        problem = RNNProblem.dense(spec, 4, 3, lengths=(2, 4, 1))
+        problem = RNNProblem.dense(spec, steps=4, batch=3, lengths=(2, 4, 1))
     a = testing.inputs(problem, 0)
     keywords = testing.keywords(problem)
     del keywords["options"]
@@ -106,7 +106,11 @@ def shape(*dims):
 NOT_AN_ARRAY = r"must be a NumPy or CuPy array, or an object with DLPack"
 
 X = {
-    "a list": (lambda a: a._replace(x=a.x.tolist()), TypeError, f"^x {NOT_AN_ARRAY}.*got list$"),
+    "a list": (
+        lambda a: a._replace(x=a.x.tolist()),
+        TypeError,
+        rf"^x {NOT_AN_ARRAY}.*got list; use numpy\.asarray\(x, 'float32'\)$",
+    ),
     "packed rows of PyTorch": (
         lambda a: a._replace(x=SimpleNamespace(data=a.x, batch_sizes=[1])),
         TypeError,
@@ -118,7 +122,11 @@ X = {
         TypeError,
         r"^x must be a plain array; got MaskedArray$",
     ),
-    "a number": (lambda a: a._replace(x=1.0), TypeError, f"^x {NOT_AN_ARRAY}.*got float$"),
+    "a number": (
+        lambda a: a._replace(x=1.0),
+        TypeError,
+        f"^x {NOT_AN_ARRAY}.*got float$",
+    ),
     "of rank 2": (
         lambda a: a._replace(x=a.x[0]),
         ValueError,
@@ -172,12 +180,12 @@ X = {
     "of another dtype": (
         lambda a: a._replace(x=double(a.x)),
         TypeError,
-        r"^x must have the dtype of the weights, float32; got float64$",
+        r"^x must have the dtype of the weights, float32; got float64; use x\.astype\('float32'\)$",
     ),
     "of integers": (
         lambda a: a._replace(x=a.x.astype(int)),
         TypeError,
-        r"^x must have the dtype of the weights, float32; got int64$",
+        r"^x must have the dtype of the weights, float32; got int64; use x\.astype\('float32'\)$",
     ),
 }
 
@@ -217,16 +225,20 @@ STATE = {
         r"^hx of an LSTM must be \(h_0, c_0\) or None; got tuple of 3$",
     ),
     "h_0 of no array": (changed_state(0, "zeros"), TypeError, f"^h_0 {NOT_AN_ARRAY}.*got str$"),
-    "c_0 of no array": (changed_state(1, [0.0]), TypeError, f"^c_0 {NOT_AN_ARRAY}.*got list$"),
+    "c_0 of no array": (
+        changed_state(1, [0.0]),
+        TypeError,
+        f"^c_0 {NOT_AN_ARRAY}.*got list; use ",
+    ),
     "h_0 of another dtype": (
         changed_state(0, double),
         TypeError,
-        r"^h_0 must have the dtype of the weights, float32; got float64$",
+        r"^h_0 must have the dtype of the weights, float32; got float64; use h_0",
     ),
     "c_0 of another dtype": (
         changed_state(1, double),
         TypeError,
-        r"^c_0 must have the dtype of the weights, float32; got float64$",
+        r"^c_0 must have the dtype of the weights, float32; got float64; use c_0",
     ),
     "h_0 for another batch": (
         changed_state(0, shape(1, 4, 5)),
@@ -303,7 +315,7 @@ ONE_STATE = {
     "of another dtype": (
         lambda a: a._replace(hx=double(a.hx)),
         TypeError,
-        r"^h_0 must have the dtype of the weights, float32; got float64$",
+        r"^h_0 must have the dtype of the weights, float32; got float64; use h_0",
     ),
 }
 
@@ -334,7 +346,7 @@ WEIGHTS = {
     "a flat buffer": (
         lambda a: a._replace(weights=np.concatenate([w.ravel() for w in a.weights])),
         TypeError,
-        r"; got ndarray; RNNWeights\(flat, spec, backend=\.\.\.\) takes a flat one in a layout$",
+        r"; got ndarray; to use a flat buffer, pass RNNWeights\(flat, spec, backend='cudnn'\)$",
     ),
     "a path": (
         lambda a: a._replace(weights="network.npz"),
@@ -374,7 +386,7 @@ WEIGHTS = {
     "too many": (
         lambda a: a._replace(weights=a.weights * 2),
         ValueError,
-        r"^weights: 8 arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 or ",
+        r"^weights: 8 arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 ",
     ),
     "for more layers than said": (
         lambda a: a.with_(num_layers=3),
@@ -390,18 +402,18 @@ WEIGHTS = {
     "one of no array": (
         changed_weight(1, lambda w: w.tolist()),
         TypeError,
-        rf"^weights\[1\] {NOT_AN_ARRAY}.*got list$",
+        rf"^weights\[1\] {NOT_AN_ARRAY}.*got list; use ",
     ),
     "one None": (changed_weight(2, None), TypeError, rf"^weights\[2\] {NOT_AN_ARRAY}"),
     "of integers": (
         lambda a: a._replace(weights=[w.astype("int32") for w in a.weights]),
         TypeError,
-        r"^weights\[0\] must have one of the dtypes float16, bfloat16, float32, .*; got int32$",
+        r"^weights\[0\] must have one of the dtypes float16, bfloat16, float32, .*; got int32; use",
     ),
     "one of another dtype": (
         changed_weight(3, double),
         TypeError,
-        r"^weights\[3\] must have the dtype of weights\[0\], float32; got float64$",
+        r"^weights\[3\] must have the dtype of weights\[0\], float32; got float64; use w",
     ),
     "w_ih transposed": (
         changed_weight(0, lambda w: w.T),
@@ -476,7 +488,7 @@ RNN_WEIGHTS = {
     "of another mode": (
         lambda a: a._replace(weights=packed_weights("gru")),
         ValueError,
-        r"^weights are those of 'gru'; this is 'lstm'$",
+        r"^weights are of mode 'gru', but lstm was called; call dnnffi.gru$",
     ),
     "of another number of layers": (
         lambda a: a._replace(weights=packed_weights()).with_(num_layers=2),
@@ -491,7 +503,7 @@ RNN_WEIGHTS = {
     "of another dtype": (
         lambda a: a._replace(weights=packed_weights(dtype="float64")),
         TypeError,
-        r"^x must have the dtype of the weights, float64; got float32$",
+        r"^x must have the dtype of the weights, float64; got float32; use x\.astype\('float64'\)$",
     ),
     "of another input size": (
         lambda a: a._replace(weights=packed_weights(), x=a.x[..., 1:]),
@@ -801,7 +813,11 @@ def test_dropout_state(state):
 
 
 BACKWARD = {
-    "dy of no array": (lambda a: a._replace(dy=1.0), TypeError, f"^dy {NOT_AN_ARRAY}.*got float$"),
+    "dy of no array": (
+        lambda a: a._replace(dy=1.0),
+        TypeError,
+        f"^dy {NOT_AN_ARRAY}.*got float$",
+    ),
     "dy of another shape": (
         lambda a: a._replace(dy=a.dy[1:]),
         ValueError,
@@ -810,7 +826,7 @@ BACKWARD = {
     "dy of another dtype": (
         lambda a: a._replace(dy=double(a.dy)),
         TypeError,
-        r"^dy must have the dtype of the weights, float32; got float64$",
+        r"^dy must have the dtype of the weights, float32; got float64; use dy",
     ),
     "dhx of one array": (
         lambda a: a._replace(dhx=a.dhx[0]),
@@ -830,7 +846,17 @@ BACKWARD = {
     "dc_n of another dtype": (
         lambda a: a._replace(dhx=(a.dhx[0], double(a.dhx[1]))),
         TypeError,
-        r"^dc_n must have the dtype of the weights, float32; got float64$",
+        r"^dc_n must have the dtype of the weights, float32; got float64; use dc_n",
+    ),
+    "no gradient": (
+        lambda a: a._replace(dy=None, dhx=None),
+        TypeError,
+        r"^backward needs dy or dhx; both are None, so all gradients would be zero$",
+    ),
+    "no gradient in a pair": (
+        lambda a: a._replace(dy=None, dhx=(None, None), backward={"need": "x", "retain": True}),
+        TypeError,
+        r"^backward needs dy or dhx; both are None",
     ),
     "an unknown need": (
         lambda a: a._replace(backward={"need": ("x", "y")}),

@@ -390,7 +390,9 @@ def test_memory_that_is_not_shown_is_refused(change, message):
 
 def test_what_is_no_array_does_not_go_to_the_reference():
     problem = Problem("gru")
-    with pytest.raises(TypeError, match=r"^x must be an array in device memory, .*; got list$"):
+    with pytest.raises(
+        TypeError, match=r"^x must be an array .* on the host, with DLPack .*; got list$"
+    ):
         dnnffi.gru([1.0], None, problem.weights, options=problem.options)
 
 
@@ -434,7 +436,11 @@ def frozen(shape, dtype):
 ALLOCATORS = {
     "shape": (lambda s, d: np.empty((*s, 2), d), ValueError, r"must have shape \(5, 3, 4\); it ha"),
     "dtype": (lambda s, d: np.empty(s, "i4"), TypeError, "must have dtype float64; it has int32"),
-    "order": (lambda s, d: np.empty(s, ">f8"), TypeError, "has the byte order of other machines"),
+    "order": (
+        lambda s, d: np.empty(s, ">f8"),
+        TypeError,
+        "must have the native byte order; got >f8",
+    ),
     "gaps": (lambda s, d: np.empty((*s, 2), d)[..., 0], ValueError, "must be contiguous; its str"),
     "read-only": (frozen, ValueError, "must be writable; it says that it is read-only"),
     "interface": (lambda s, d: ReadOnly(np.empty(s, d)), ValueError, "must be writable; it says"),
@@ -568,7 +574,7 @@ def test_plans_and_products_take_arrays_of_the_host_and_return_numpys(library):
 
     weights = RNNWeights.random(SPECS["lstm"], np.random.default_rng(0))
     spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 3))
-    with dnnffi.RNNPlan(SPECS["lstm"], 3, 5) as plan:
+    with dnnffi.RNNPlan(SPECS["lstm"], batch=3, steps=5) as plan:
         y, _ = plan.forward(given(5, 3, 3), None, weights)
     with dnnffi.ConvPlan(spec, (2, 3, 8, 8)) as plan:
         z = plan.run(given(2, 3, 8, 8), given(4, 3, 3, 3))
@@ -578,7 +584,7 @@ def test_plans_and_products_take_arrays_of_the_host_and_return_numpys(library):
 
 def test_a_plan_on_the_host_captures_nothing():
     with (
-        dnnffi.RNNPlan(SPECS["lstm"], 3, 5, backend="reference") as plan,
+        dnnffi.RNNPlan(SPECS["lstm"], batch=3, steps=5, backend="reference") as plan,
         pytest.raises(dnnffi.UnsupportedError, match="has no graphs"),
     ):
         plan.capture(lambda: None)

@@ -29,7 +29,7 @@ def flattened(results):
 @pytest.mark.parametrize("mode", MODES)
 def test_defaults_of_functions_are_those_of_one_plain_layer(mode, suffix):
     spec = RNNSpec(mode=mode, input_size=3, hidden_size=3)
-    given = testing.inputs(RNNProblem.dense(spec, 3, 5), 0)
+    given = testing.inputs(RNNProblem.dense(spec, steps=3, batch=5), 0)
     x, hx, weights = given.x, given.hx, given.weights
     function = getattr(dnnffi, mode + suffix)
     more = {"dropout": 0.0, "dropout_state": None} if suffix else {}
@@ -42,5 +42,5 @@ def test_defaults_of_functions_are_those_of_one_plain_layer(mode, suffix):
 
 def test_defaults_of_a_plan_are_those_of_inference_in_order_of_time():
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=3)
-    with RNNPlan(spec, 5, 3, backend="reference") as plan:
-        assert plan.problem == RNNProblem.dense(spec, 3, 5)
+    with RNNPlan(spec, batch=5, steps=3, backend="reference") as plan:
+        assert plan.problem == RNNProblem.dense(spec, steps=3, batch=5)

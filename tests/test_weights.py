@@ -375,7 +375,9 @@ def test_flat_is_an_array(flat):
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int32"])
 def test_flat_has_the_dtype_of_the_spec(dtype):
-    with pytest.raises(TypeError, match=rf"^flat must have dtype float32; got {dtype}$"):
+    with pytest.raises(
+        TypeError, match=rf"^flat must have dtype float32; got {dtype}; use flat\.ast"
+    ):
         RNNWeights(np.zeros(SIZE, dtype), SPEC)
 
 
@@ -416,7 +418,9 @@ def test_packing_names_an_array_of_the_wrong_shape(index):
 def test_packing_names_an_array_of_the_wrong_dtype(index):
     arrays = testing.weights(SPEC, 0)
     arrays[index] = arrays[index].astype("float64")
-    message = rf"^weights\[{index}\] must have dtype float32; got float64$"
+    message = (
+        rf"^weights\[{index}\] must have dtype float32; got float64; use weights\[{index}\]\.ast"
+    )
     with pytest.raises(TypeError, match=message):
         RNNWeights.pack(arrays, SPEC)
 
@@ -425,7 +429,7 @@ def test_packing_names_what_is_no_array():
     arrays = testing.weights(SPEC, 0)
     arrays[3] = arrays[3].tolist()
     with pytest.raises(
-        TypeError, match=r"^weights\[3\] must be a NumPy or CuPy array.*; got list$"
+        TypeError, match=r"^weights\[3\] must be a NumPy or CuPy array.*; got list; use "
     ):
         RNNWeights.pack(arrays, SPEC)
 

@@ -78,7 +78,7 @@ def test_the_result_of_matmul(make):
 
 @pytest.fixture
 def plan():
-    with dnnffi.RNNPlan(RNN, 2, 5, training=True, backend="reference") as plan:
+    with dnnffi.RNNPlan(RNN, batch=2, steps=5, training=True, backend="reference") as plan:
         yield plan
 
 

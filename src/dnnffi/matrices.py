@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
-from dnnffi.device.arrays import as_array
+from dnnffi.device.arrays import as_array, conversion
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
@@ -73,7 +73,10 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
             result: Any = np.matmul(left, right, out=target)
         return result
     if left.dtype.name not in DATA_TYPES:
-        raise TypeError(f"a must have dtype {', '.join(DATA_TYPES)}; got {left.dtype.name}")
+        raise TypeError(
+            f"a must have dtype {', '.join(DATA_TYPES)}; got {left.dtype.name}"
+            f"{conversion('a', left, 'float32')}"
+        )
     device = left.data.device_id
     for name, one in (("b", right), ("out", target)):
         if one is not None and one.data.device_id != device:
@@ -98,7 +101,10 @@ def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
         if one.ndim != 2:
             raise ValueError(f"{name} must have 2 dimensions; got shape {tuple(one.shape)}")
     if a.dtype != b.dtype:
-        raise TypeError(f"b must have the dtype of a, {a.dtype.name}; got {b.dtype.name}")
+        raise TypeError(
+            f"b must have the dtype of a, {a.dtype.name}; got {b.dtype.name}"
+            f"{conversion('b', b, a.dtype.name)}"
+        )
     (rows, inner), (b_rows, columns) = a.shape, b.shape
     if inner != b_rows:
         raise ValueError(f"b must have {inner} rows, the columns of a; got shape {tuple(b.shape)}")

@@ -13,6 +13,8 @@ _FORWARD = "{0}_forward, whose context has backward()"
 _LAYER = "{0} (a function), or dnnffi.torch.{1} (a module of PyTorch)"
 _NONE = "dnnffi has recurrent networks and convolutions only; docs/from_cupy.md has replacements"
 
+_NO_HANDLES = "it is not needed, each thread has handles on its current stream"
+
 _MEANT = {
     # cuDNN and CuPy
     "convolutionforward": "conv",
@@ -34,6 +36,12 @@ _MEANT = {
     "rnnforwardtraining": "lstm_forward, gru_forward, rnn_tanh_forward or rnn_relu_forward",
     "rnnbackwarddata": "backward() of the context that lstm_forward and its like return",
     "rnnbackwardweights": "backward() of the context that lstm_forward and its like return",
+    "gethandle": _NO_HANDLES,
+    "resethandles": _NO_HANDLES,
+    "createhandle": _NO_HANDLES,
+    "setmaxworkspacesize": "options={'workspace_limit': bytes} of a convolution",
+    "getmaxworkspacesize": "options={'workspace_limit': bytes} of a convolution",
+    "getversion": "the command python -m dnnffi info",
     "dropoutstates": "DropoutState",
     "createdropoutstates": "DropoutState",
     # PyTorch
@@ -116,7 +124,7 @@ def hint(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {_LAYER.format(_MODULES[name], name)}?"
     plain = _VENDORS.sub("", name).replace("_", "").lower()
     if meant := _MEANT.get(plain):
-        return f"; did you mean {meant}?"
+        return f": {meant}" if meant is _NO_HANDLES else f"; did you mean {meant}?"
     if _NOT_OFFERED.search(plain):
         return f": {_NONE}"
     lowered = {one.lower(): one for one in known}

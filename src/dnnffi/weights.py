@@ -8,7 +8,15 @@ from math import prod
 from os import PathLike
 from typing import Any, Generic, Literal, Self
 
-from dnnffi.device.arrays import address, array_module, array_over, as_array, is_external, to_host
+from dnnffi.device.arrays import (
+    address,
+    array_module,
+    array_over,
+    as_array,
+    conversion,
+    is_external,
+    to_host,
+)
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, span_of, spans_of, written_span
@@ -68,7 +76,10 @@ class RNNWeights(Generic[ArrayT]):
         layout = weight_layout(spec, backend)
         buffer: AnyArray = as_array("flat", flat)
         if buffer.dtype.name != spec.dtype:
-            raise TypeError(f"flat must have dtype {spec.dtype}; got {buffer.dtype.name}")
+            raise TypeError(
+                f"flat must have dtype {spec.dtype}; got {buffer.dtype.name}"
+                f"{conversion('flat', buffer, spec.dtype)}"
+            )
         if tuple(buffer.shape) != (layout.size,):
             raise ValueError(f"flat must have shape ({layout.size},); got {tuple(buffer.shape)}")
         if not buffer.flags.c_contiguous:
@@ -559,7 +570,7 @@ class RNNWeights(Generic[ArrayT]):
         >>> bool((arrays[0] == weights.arrays()[0]).all())
         True
         """
-        targets = _arrays_of(self.spec, arrays)
+        targets = _arrays_of(self.spec, arrays, are_written=True)
         written = [written_span(f"weights[{index}]", one) for index, one in enumerate(targets)]
         # The span of an array with gaps may hold another one between its rows.
         whole = [span for span, one in zip(written, targets, strict=True) if one.flags.c_contiguous]
@@ -695,7 +706,7 @@ def _rebuilt(
     return cls(flat, spec, backend=backend)
 
 
-def _arrays_of(spec: RNNSpec, arrays: object) -> list[AnyArray]:
+def _arrays_of(spec: RNNSpec, arrays: object, *, are_written: bool = False) -> list[AnyArray]:
     """``arrays`` as those of the weights in PyTorch's order, of their shapes and dtype."""
     # NumPy's arrays without dimensions have __iter__ too.
     if not is_ordered(arrays) or getattr(arrays, "shape", None) == ():
@@ -706,6 +717,7 @@ def _arrays_of(spec: RNNSpec, arrays: object) -> list[AnyArray]:
         if array.dtype.name != spec.dtype:
             raise TypeError(
                 f"weights[{index}] must have dtype {spec.dtype}; got {array.dtype.name}"
+                f"{'' if are_written else conversion(f'weights[{index}]', array, spec.dtype)}"
             )
     return given
 

@@ -213,6 +213,14 @@ def test_a_ratio_is_described_once(capsys):
     assert capsys.readouterr().out.count("x PEER: the peer's time") == 1
 
 
+def test_models_are_described_by_the_longest_name():
+    assert show.model_lines(["dnnffi plan", "array plain", "array dropout", "mine", "jax"]) == [
+        "  dnnffi plan: a plan that the program holds",
+        f"  array ...: {show.MODELS['array']}",
+        "  jax: functions of JAX",
+    ]
+
+
 def test_a_table_without_rows_is_not_printed(capsys):
     show.print_tables([show.Table.of("Inference", ["shape", "ms"], [])], show.COLUMNS)
     assert capsys.readouterr().out == "\n"
@@ -223,10 +231,13 @@ def test_plain_text_is_aligned(monkeypatch, capsys):
     show.print_record(RECORD, "mode, steps")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Shapes: mode, steps"
-    assert lines[1].startswith("Columns: ms: ")
-    assert lines[3] == "Inference"
-    assert lines[4].startswith("shape  model")
-    assert lines[5].index("dnnffi") == lines[4].index("model")
+    assert lines[1] == "Models (docs/benchmarks.md describes each):"
+    assert "  dnnffi: the functions of dnnffi" in lines
+    lines = lines[lines.index("") - 1 :]
+    assert lines[0].startswith("Columns: ms: ")
+    assert lines[2] == "Inference"
+    assert lines[3].startswith("shape  model")
+    assert lines[4].index("dnnffi") == lines[3].index("model")
     assert lines[-1].startswith("cudnn raw compared with torch graph")
 
 

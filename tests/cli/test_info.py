@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnffi.cli import info, main, probe, wheels
+from dnnffi import wheels
+from dnnffi.cli import info, main, probe
 from dnnffi.installing import install_extra
 
 H200 = probe.Device(0, "NVIDIA H200", "9.0", 140 * 2**30)

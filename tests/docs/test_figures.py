@@ -289,3 +289,51 @@ def test_the_style_of_a_page_has_both_modes_and_no_background():
     style = figures["page_style"]()
     assert 'body[data-theme="dark"] .record-figure' in style
     assert style.count("--figure-background: transparent;") == 3
+
+
+DIAGRAMS = ("own_step.svg", "own_step_narrow.svg")
+
+
+def boxes_and_texts(name):
+    """Return the small boxes of a diagram, and its texts with their sizes as a page shows them."""
+    svg = (DOCS / name).read_text(encoding="utf-8")
+    root = ET.fromstring(figures["inlined"](svg, "one", "a diagram").replace("<svg ", XMLNS, 1))
+    group = next(one for one in root if one.tag.endswith("}g"))
+    boxes = [
+        [float(one.get(key)) for key in ("x", "y", "width", "height")]
+        for one in group.iter(f"{SVG}rect")
+        if one.get("rx") == "4"
+    ]
+    texts = [
+        (one.text, float(one.get("x")), float(one.get("y")), one.get("font-size"))
+        for one in group.iter(f"{SVG}text")
+        if one.get("transform") is None
+    ]
+    size = float(group.get("font-size"))  # of the drawing itself: the page has another
+    return boxes, [(text, x, y, float(own or size)) for text, x, y, own in texts]
+
+
+XMLNS = f'<svg xmlns="{SVG[1:-1]}" '
+
+
+@pytest.mark.parametrize("name", DIAGRAMS)
+def test_the_texts_of_a_diagram_fit_their_boxes(name):
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    boxes, texts = boxes_and_texts(name)
+    inside = 0
+    for text, x, y, size in texts:
+        width = TextPath((0, 0), text, size=size, prop=FontProperties("DejaVu Sans")).get_extents()
+        for left, top, across, down in boxes:
+            if left < x < left + across and top < y < top + down:
+                assert left <= x - width.width / 2, text
+                assert x + width.width / 2 <= left + across, text
+                inside += 1
+    assert inside == 24
+
+
+def test_a_narrow_diagram_fits_a_phone():
+    svg = (DOCS / "own_step_narrow.svg").read_text(encoding="utf-8")
+    assert float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1]) <= 312
+    assert min(size for *_, size in boxes_and_texts("own_step_narrow.svg")[1]) >= 10

@@ -15,7 +15,9 @@ DTYPES = list(TOLERANCES)
 
 
 def problem_of(dtype):
-    return RNNProblem.dense(RNNSpec(mode="gru", input_size=1, hidden_size=1, dtype=dtype), 1, 1)
+    return RNNProblem.dense(
+        RNNSpec(mode="gru", input_size=1, hidden_size=1, dtype=dtype), steps=1, batch=1
+    )
 
 
 def run(dtype, found, compute, *inputs):

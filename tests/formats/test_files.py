@@ -112,7 +112,7 @@ def test_every_truncated_file_is_refused_by_name(path):
     whole = path.read_bytes()
     for length in {*range(0, len(whole), 37), len(whole) - 1}:
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=rf"^{path} is not a whole {path.suffix[1:]} file"):
+        with pytest.raises(ValueError, match=rf"^{path} is not a readable {path.suffix[1:]} file"):
             RNNWeights.load(path)
 
 
@@ -136,7 +136,7 @@ def test_a_flipped_bit_in_an_npz_is_noticed_or_harmless(tmp_path):
 def test_pickles_are_refused(tmp_path):
     path = tmp_path / "net.npz"
     np.savez(path, allow_pickle=True, weight_ih_l0=np.array([print, None], dtype=object))
-    message = rf"^{path} is not a whole npz file of plain arrays: \S+ has Python objects, not n"
+    message = rf"^{path} is not a readable npz file of plain arrays: \S+ has Python objects, not n"
     with pytest.raises(ValueError, match=message):
         RNNWeights.load(path)
 
@@ -230,7 +230,7 @@ def test_an_array_of_a_claimed_size_that_is_not_there(tmp_path):
     np.lib.format.write_array_header_1_0(header, shape)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("a.npy", header.getvalue())
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable npz file"):
         RNNWeights.load(path)
 
 
@@ -245,7 +245,7 @@ def test_weights_of_another_dtype_are_refused(tmp_path):
 def test_a_dtype_that_is_not_known_is_refused(tmp_path):
     path = tmp_path / "net.safetensors"
     path.write_bytes(safetensors_bytes({"step": tensor(dtype="F7")}, bytes(8)))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole .*: step has dtype F7$"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable .*: step has dtype F7$"):
         RNNWeights.load(path)
 
 
@@ -456,7 +456,7 @@ def test_a_header_of_safetensors_that_is_longer_than_the_file(tmp_path, length):
         little_memory(),
         pytest.raises(
             ValueError,
-            match=rf"^{path} is not a whole safetensors .*: its header has {length:,} bytes",
+            match=rf"^{path} is not a readable safetensors .*: its header has {length:,} bytes",
         ),
     ):
         RNNWeights.load(path)
@@ -496,7 +496,7 @@ def tensor(begin=0, end=8, **changes):
 def test_a_header_of_safetensors_that_does_not_describe_the_data(tmp_path, header, message):
     path = tmp_path / "net.safetensors"
     path.write_bytes(safetensors_bytes(header, bytes(12)))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors .*: .*{message}"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable safetensors .*: .*{message}"):
         RNNWeights.load(path)
 
 
@@ -504,7 +504,7 @@ def test_a_header_of_safetensors_that_does_not_describe_the_data(tmp_path, heade
 def test_metadata_of_safetensors_that_are_no_texts(tmp_path, metadata):
     path = tmp_path / "net.safetensors"
     path.write_bytes(safetensors_bytes({"__metadata__": metadata}))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole safetensors file"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable safetensors file"):
         RNNWeights.load(path)
 
 
@@ -542,7 +542,7 @@ def test_two_members_of_one_name_are_refused(tmp_path):
         np.lib.format.write_array(member, other)
     with pytest.raises(
         ValueError,
-        match=rf"^{path} is not a whole npz .*: it has 2 members of the name weight_ih_l0",
+        match=rf"^{path} is not a readable npz .*: it has 2 members of the name weight_ih_l0",
     ):
         RNNWeights.load(path)
 
@@ -568,7 +568,7 @@ def test_two_tensors_of_one_name_are_refused(tmp_path):
     text = f'{{"bias_hh_l0": {entry}, {json.dumps(header)[1:]}'
     path.write_bytes(safetensors_bytes(text, whole[begin:]))
     with pytest.raises(
-        ValueError, match=rf"^{path} is not a whole .*: the name 'bias_hh_l0' occurs twice"
+        ValueError, match=rf"^{path} is not a readable .*: the name 'bias_hh_l0' occurs twice"
     ):
         RNNWeights.load(path)
 
@@ -608,7 +608,7 @@ def test_no_error_recommends_unpickling(tmp_path, change):
         if change == "version 3":
             stack.enter_context(pytest.warns(UserWarning, match="NumPy"))
         np.savez(path, allow_pickle=True, **arrays)
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file") as caught:
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable npz file") as caught:
         RNNWeights.load(path)
     assert "pickle" not in "".join(traceback.format_exception(caught.value))
     reason = "has Python objects" if "object" in change else "the header of a.npy is not that of an"
@@ -629,7 +629,7 @@ def test_a_shape_that_no_array_has_is_refused(tmp_path, shape):
     path = tmp_path / "net.npz"
     weights_of().save(path)
     with_header(path, shape, bytes(16))
-    with pytest.raises(ValueError, match=rf"^{path}(: unexpected: a$| is not a whole)"):
+    with pytest.raises(ValueError, match=rf"^{path}(: unexpected: a$| is not a readable)"):
         RNNWeights.load(path)
 
 
@@ -639,7 +639,7 @@ def test_an_encrypted_member_is_refused(tmp_path):
     with zipfile.ZipFile(path, "a") as archive:
         archive.infolist()[3].flag_bits |= 1
         archive._didModify = True
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole npz file .*: .*encrypted"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable npz file .*: .*encrypted"):
         RNNWeights.load(path)
 
 

@@ -123,7 +123,7 @@ def test_a_config_that_is_not_json_is_refused(path, text):
     write(path, arrays())
     with h5py.File(path, "a") as file:
         file.attrs["model_config"] = text
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole h5 file"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable h5 file"):
         RNNWeights.load(path)
 
 
@@ -140,7 +140,7 @@ def test_truncated_files_are_refused_by_name(path):
     whole = path.read_bytes()
     for length in {*range(0, len(whole), 97), len(whole) - 1}:
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=rf"^{path} is not a whole h5 file"):
+        with pytest.raises(ValueError, match=rf"^{path} is not a readable h5 file"):
             RNNWeights.load(path)
 
 
@@ -180,7 +180,9 @@ def test_a_compressed_archive_is_refused(tmp_path):
 def test_another_file_of_this_suffix_is_refused(tmp_path, suffix):
     path = tmp_path / f"net{suffix}"
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole {suffix[1:]} file of plain arr"):
+    with pytest.raises(
+        ValueError, match=rf"^{path} is not a readable {suffix[1:]} file of plain arr"
+    ):
         RNNWeights.load(path)
 
 

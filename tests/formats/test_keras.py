@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from equations import check, keras, run, x_of
@@ -144,6 +146,7 @@ def changed(index, change, mode="lstm"):
             "layer 1, direction 0: either all have biases or none$",
         ),
         (arrays_of("lstm"), "rnn", "mode must be one of"),
+        (arrays_of("lstm"), None, "the arrays do not show the mode; pass mode="),
     ],
 )
 def test_what_is_refused(weights, mode, message):
@@ -160,6 +163,8 @@ def test_what_is_refused(weights, mode, message):
         ),
         ([], "weights must be a layer, .*; got an empty list$"),
         ({"kernel": 1}, "weights must be a layer, .*; got dict$"),
+        ("m.h5", r"weights .*; got a path: RNNWeights\.load\(path\) reads files$"),
+        (Path("m.h5"), r"weights .*; got a path: RNNWeights\.load\(path\) reads files$"),
         ([arrays_of("lstm"), 3], r"weights\[1\] must be a list of arrays; got int$"),
         ([3, 4], "weights: kernel must be a NumPy or CuPy array"),
         (changed(2, lambda a: a.astype("float32")), "layer 0, direction 0: b_ih must have the dty"),

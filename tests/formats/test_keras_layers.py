@@ -191,8 +191,18 @@ def test_other_outputs_of_two_directions_are_refused(merge_mode):
             two_directions("lstm", [arrays_of("lstm")] * 2, reset_after=False),
             "weights.backward_layer must have reset_after=True",
         ),
-        (layer_of("lstm", class_name="mine.LSTM"), "weights must be a layer of Keras.*mine.LSTM"),
-        (layer_of("lstm", class_name="keras.src.Dense"), "weights must be a layer of Keras.*Dense"),
+        (
+            layer_of("lstm", class_name="mine.LSTM"),
+            "weights must be a layer of Keras.*mine.LSTM, which may compute something else",
+        ),
+        (
+            layer_of("lstm", class_name="keras.src.Dense"),
+            r"weights must be a layer of Keras.*got keras\.src\.Dense$",
+        ),
+        (
+            made_of("keras.src.models.Sequential", {}, layers=[]),
+            r"weights must be a layer .*Sequential; pass model\.layers\[0\], or a list of its",
+        ),
         (
             made_of(
                 "RNN",

@@ -84,10 +84,16 @@ CASES = {
     "a long start": lambda: RNNWeights.random(SPEC, np.random.default_rng(0), like=LONG),
     "a shape of many dimensions": lambda: RNNSpec.from_weight_shapes("gru", [(1,) * 10**6] * 2),
     "a long dtype": lambda: RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype=LONG),
-    "a long option": lambda: RNNProblem.dense(SPEC, 2, 3, options={LONG: 1}),
-    "a long algorithm": lambda: RNNProblem.dense(SPEC, 2, 3, options={"algorithm": LONG}),
-    "a flag that is long": lambda: RNNProblem.dense(SPEC, 2, 3, options={"validate": LONG}),
-    "many bounds": lambda: RNNProblem.dense(SPEC, 2, 3, options={"clip": [0.0] * 10**6}),
+    "a long option": lambda: RNNProblem.dense(SPEC, steps=2, batch=3, options={LONG: 1}),
+    "a long algorithm": lambda: RNNProblem.dense(
+        SPEC, steps=2, batch=3, options={"algorithm": LONG}
+    ),
+    "a flag that is long": lambda: RNNProblem.dense(
+        SPEC, steps=2, batch=3, options={"validate": LONG}
+    ),
+    "many bounds": lambda: RNNProblem.dense(
+        SPEC, steps=2, batch=3, options={"clip": [0.0] * 10**6}
+    ),
     "a long kernel": lambda: ConvSpec(in_channels=1, out_channels=1, kernel=LONG),
     "a long padding": lambda: ConvSpec(in_channels=1, out_channels=1, kernel=(3,), padding=LONG),
     "weights of many dimensions": lambda: ConvSpec.from_weight_shape((1,) * 10**6),

@@ -260,6 +260,7 @@ def test_a_layer_of_another_width_is_named():
             TypeError,
             "state_dict must be a mapping of names; got list; RNNWeights.pack takes a list in PyTo",
         ),
+        (("net.pt",), TypeError, r"state_dict .*; got str: RNNWeights\.load\(path\) reads files$"),
         ((Module(), "lstm"), TypeError, r"state_dict must be .*; got Module; pass module\.state_d"),
         (
             (lstm_state() | {3: np.zeros(1)}, "lstm"),

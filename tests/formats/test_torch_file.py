@@ -122,10 +122,18 @@ def test_no_code_is_run(tmp_path, torch, is_zip):
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("text", ["import torch", "", "\n"])
+def test_another_file_of_that_name_is_refused(path, torch, text):
+    path.write_text(text, encoding="utf-8")
+    message = rf"^{path} is not a readable pt file of plain arrays: torch\.save has not written it$"
+    with pytest.raises(ValueError, match=message):
+        RNNWeights.load(path)
+
+
 def test_a_bare_pickle_is_refused(tmp_path, torch):
     path = tmp_path / "net.pt"
     path.write_bytes(pickle.dumps(Harmful(tmp_path / "made")))
-    with pytest.raises(ValueError, match=rf"^{path} is not a whole pt file of plain arrays"):
+    with pytest.raises(ValueError, match=rf"^{path} is not a readable pt file of plain arrays"):
         RNNWeights.load(path)
     assert not (tmp_path / "made").exists()
 
@@ -178,7 +186,7 @@ def test_truncated_files_are_refused_by_name(path, torch, is_zip):
     whole = path.read_bytes()
     for length in {*range(0, len(whole), 997), len(whole) - 1}:
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=rf"^{path} is not a whole pt file"):
+        with pytest.raises(ValueError, match=rf"^{path} is not a readable pt file"):
             RNNWeights.load(path)
 
 

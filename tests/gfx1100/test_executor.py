@@ -28,7 +28,7 @@ class Setups:
         self.miopen, self.made = miopen, []
 
     def __call__(self, spec=SPEC, problem=None, **options):
-        problem = problem or RNNProblem.dense(spec, 5, 2, training=True, **options)
+        problem = problem or RNNProblem.dense(spec, steps=5, batch=2, training=True, **options)
         executor = RNNExecutor(problem, backend="miopen", library=self.miopen.library)
         self.made.append(Setup(executor, self.miopen.library.memory.empty))
         return self.made[-1]
@@ -133,7 +133,7 @@ def test_a_context_is_of_one_executor(miopen, setups):
 
 
 def test_contexts_are_for_training_and_training_for_contexts(miopen, setups):
-    problem = RNNProblem.dense(SPEC, 5, 2)
+    problem = RNNProblem.dense(SPEC, steps=5, batch=2)
     with (
         RNNExecutor(problem, backend="miopen", library=miopen.library) as executor,
         pytest.raises(ContextError, match="for inference"),
@@ -170,7 +170,7 @@ def test_a_gru_has_no_cell(setups, name):
 
 
 def test_dropout_needs_a_generator(miopen):
-    problem = RNNProblem.dense(SPEC, 5, 2, training=True, dropout=0.5)
+    problem = RNNProblem.dense(SPEC, steps=5, batch=2, training=True, dropout=0.5)
     with pytest.raises(ValueError, match=r"^generator"):
         RNNExecutor(problem, backend="miopen", library=miopen.library)
 
@@ -188,7 +188,9 @@ def test_what_miopen_has_not_is_refused_before_any_call(miopen, refused, name, f
     before = dict(miopen.watched.calls)
     message = r"^MIOpen 3\.[\d.]+: .* cudnn and reference have"
     with pytest.raises(UnsupportedError, match=message) as caught:
-        RNNExecutor(RNNProblem.dense(spec, 5, 2), backend="miopen", library=miopen.library)
+        RNNExecutor(
+            RNNProblem.dense(spec, steps=5, batch=2), backend="miopen", library=miopen.library
+        )
     refused(name, caught.value)
     assert miopen.watched.calls == before
 
@@ -264,7 +266,7 @@ def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, mon
 
 
 def test_inference_without_reserve_space_is_refused_by_the_library(miopen):
-    problem = RNNProblem.dense(SPEC, 5, 2)
+    problem = RNNProblem.dense(SPEC, steps=5, batch=2)
     with RNNExecutor(problem, backend="miopen", library=miopen.library) as executor:
         setup = Setup(executor, miopen.library.memory.empty)
         executor.on_addresses._calls._used_reserve = 0
@@ -306,6 +308,6 @@ def test_a_status_says_what_it_means(miopen, setups, status, words):
 
 @pytest.mark.parametrize("algorithm", ["auto", "default", "fundamental"])
 def test_algorithms_by_name(miopen, algorithm):
-    problem = RNNProblem.dense(SPEC, 5, 2, options=RNNOptions(algorithm=algorithm))
+    problem = RNNProblem.dense(SPEC, steps=5, batch=2, options=RNNOptions(algorithm=algorithm))
     with RNNExecutor(problem, backend="miopen", library=miopen.library) as executor:
         assert executor.algorithm == ("default" if algorithm == "auto" else algorithm)

@@ -217,7 +217,7 @@ def test_tensors_of_torch_are_taken(dtype):
         y, _, ctx = dnnffi.gru_forward(x, h_0, list(module.parameters()))
     assert isinstance(y, cupy.ndarray)
     grads = ctx.backward(torch.ones_like(expected))
-    case = Case(RNNProblem.dense(spec, 5, 2), states=True, seed=0)
+    case = Case(RNNProblem.dense(spec, steps=5, batch=2), states=True, seed=0)
     allowed = 4 * conformance.tolerance(case.problem)
     for found, wanted in (
         (y, expected.detach()),
@@ -282,7 +282,7 @@ def test_an_empty_batch_gives_empty_results_and_gradients_of_zeros(layout, backe
 def test_a_plan_for_an_empty_batch_adds_nothing(accumulate):
     w = weights_of(SPEC)
     out = w.like(cupy.ones_like(w.flat))
-    with dnnffi.RNNPlan(SPEC, 0, 5, training=True) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=0, steps=5, training=True) as plan:
         y, _ = plan.forward(cupy.zeros((5, 0, 6), "float32"), None, w)
         dx, _ = plan.backward_data()
         plan.backward_weights(out=out, accumulate=accumulate)
@@ -345,7 +345,7 @@ def test_nan_and_infinity_pass_through():
 
 
 def test_executor_with_own_buffers_in_and_out_of_order():
-    problem = RNNProblem.dense(SPEC, 5, 4, training=True)
+    problem = RNNProblem.dense(SPEC, steps=5, batch=4, training=True)
     x, w = input_of(SPEC), weights_of(SPEC)
     empty = cupy.empty
     with RNNExecutor(problem) as executor, RNNExecutor(problem) as other:

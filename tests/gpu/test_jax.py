@@ -55,8 +55,8 @@ def problem(
     made = dnnffi.RNNSpec(mode=mode, **sizes)
     return dnnffi.RNNProblem.dense(
         made,
-        steps,
-        batch,
+        steps=steps,
+        batch=batch,
         lengths=lengths,
         batch_first=batch_first,
         options=rnn_options(STRICT if options is None else options, mode),
@@ -313,10 +313,10 @@ def test_what_was_measured_is_used(monkeypatch, tmp_path):
     fastest = djax.tune(spec, 8, 50)
     assert fastest.split()[0] in ("cudnn", "own")
     assert list(tmp_path.rglob("*.json"))
-    program = network(dnnffi.RNNProblem.dense(spec, 50, 8), "cudnn")
+    program = network(dnnffi.RNNProblem.dense(spec, steps=50, batch=8), "cudnn")
     gradient = jax.jit(jax.grad(program.loss, 2))
     assert f"{fastest}\\22" in gradient.lower(*program.arrays).as_text()
-    scan = network(dnnffi.RNNProblem.dense(spec, 50, 8), "scan")
+    scan = network(dnnffi.RNNProblem.dense(spec, steps=50, batch=8), "scan")
     assert_close(gradient(*program.arrays), jax.grad(scan.loss, 2)(*scan.arrays), 5e-2)
 
 

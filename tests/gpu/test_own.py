@@ -40,7 +40,7 @@ by_own = {"algorithm": "own", "tune": "off"}
 
 @pytest.fixture(autouse=True)
 def _able():
-    problem = RNNProblem.dense(RNNSpec(mode="lstm", input_size=1, hidden_size=1), 1, 1)
+    problem = RNNProblem.dense(RNNSpec(mode="lstm", input_size=1, hidden_size=1), steps=1, batch=1)
     if not OwnCandidates(cupy_memory()).offers(problem):
         pytest.skip("this device has none of our kernels")
 
@@ -308,7 +308,9 @@ def test_strict_keeps_the_digits_of_small_numbers(mode):
 def test_every_candidate_agrees(mode, hidden_size, batch):
     spec = RNNSpec(mode=mode, input_size=32, hidden_size=hidden_size, dtype="float16")
     options = {"algorithm": "own", "tune": "now"}
-    plan = dnnffi.RNNPlan(spec, batch, 6, training=True, options=options, backend="cudnn")
+    plan = dnnffi.RNNPlan(
+        spec, batch=batch, steps=6, training=True, options=options, backend="cudnn"
+    )
     own = {line.split(":")[0].strip() for line in plan.report().splitlines() if "  own " in line}
     assert len(own) >= 2
     assert "differ" not in plan.report()
@@ -386,7 +388,9 @@ def test_graphs_side_by_side_with_other_work():
     expected = step(x, weights)
     graphs = []
     for _ in range(2):
-        plan = dnnffi.RNNPlan(SPEC, 40, 25, training=True, options=by_own, backend="cudnn")
+        plan = dnnffi.RNNPlan(
+            SPEC, batch=40, steps=25, training=True, options=by_own, backend="cudnn"
+        )
 
         def train(plan=plan):
             y, _ = plan.forward(x, None, weights)
@@ -459,7 +463,9 @@ def test_arrays_that_begin_anywhere(offset):
 
 def test_gradients_are_added():
     x, weights = arrays(SPEC, 6, 5)
-    with dnnffi.RNNPlan(SPEC, 5, 6, training=True, options=by_own, backend="cudnn") as plan:
+    with dnnffi.RNNPlan(
+        SPEC, batch=5, steps=6, training=True, options=by_own, backend="cudnn"
+    ) as plan:
         y, _ = plan.forward(x, None, weights)
         plan.backward_data(y)
         once = cupy.asnumpy(plan.backward_weights().flat).astype(np.float64)
@@ -545,7 +551,7 @@ def test_a_graph_that_is_launched_again_draws_other_masks():
     x, weights = arrays(SPEC, 20, 12)
     state, again = dnnffi.DropoutState(5), dnnffi.DropoutState(5)
     given = {"training": True, "dropout": 0.4, "options": by_own}
-    plan = dnnffi.RNNPlan(SPEC, 12, 20, dropout_state=state, **given, backend="cudnn")
+    plan = dnnffi.RNNPlan(SPEC, batch=12, steps=20, dropout_state=state, **given, backend="cudnn")
 
     def train():
         y, _ = plan.forward(x, None, weights)
@@ -565,7 +571,9 @@ def test_calls_that_are_replayed_draw_what_direct_calls_draw():
     tuned, state = {"algorithm": "own", "tune": "now"}, dnnffi.DropoutState(5)
     x, weights = arrays(SPEC, 20, 12)
     given = {"training": True, "dropout": 0.4, "options": tuned}
-    with dnnffi.RNNPlan(SPEC, 12, 20, dropout_state=state, **given, backend="cudnn") as plan:
+    with dnnffi.RNNPlan(
+        SPEC, batch=12, steps=20, dropout_state=state, **given, backend="cudnn"
+    ) as plan:
         y = cupy.empty(SPEC.y_shape(20, 12), SPEC.dtype)
         h, c = (cupy.empty(SPEC.h_shape(12), SPEC.dtype) for _ in range(2))
         again = dnnffi.DropoutState(5)
@@ -591,18 +599,28 @@ def test_uses_of_a_state_on_two_streams_are_ordered():
 def test_without_a_named_algorithm_our_kernels_drop_and_cudnn_is_only_compared_with():
     state = dnnffi.DropoutState(3)
     given = {"training": True, "dropout": 0.4, "dropout_state": state}
-    with dnnffi.RNNPlan(SPEC, 5, 6, options={"tune": "now"}, **given, backend="cudnn") as plan:
+    with dnnffi.RNNPlan(
+        SPEC, batch=5, steps=6, options={"tune": "now"}, **given, backend="cudnn"
+    ) as plan:
         assert plan._buffers.plan.finder.choice.direct.startswith("own ")
         assert "cudnn standard: draws other random numbers" in plan.report()
     dropping(SPEC, state)
     with dnnffi.RNNPlan(
-        SPEC, 5, 6, options={"algorithm": "standard"}, training=True, dropout=0.4, backend="cudnn"
+        SPEC,
+        batch=5,
+        steps=6,
+        options={"algorithm": "standard"},
+        training=True,
+        dropout=0.4,
+        backend="cudnn",
     ):
         pass
     with pytest.raises(
         ValueError, match="dropout_state belongs to cudnn device 0, algorithm 'own'"
     ):
-        dnnffi.RNNPlan(SPEC, 5, 6, options={"algorithm": "standard"}, **given, backend="cudnn")
+        dnnffi.RNNPlan(
+            SPEC, batch=5, steps=6, options={"algorithm": "standard"}, **given, backend="cudnn"
+        )
 
 
 @pytest.mark.parametrize(
@@ -626,7 +644,7 @@ def test_memory_beside_cudnns_standard_algorithm():
         needed = {}
         for algorithm in ("own", "standard"):
             options = RNNOptions(algorithm=algorithm)
-            problem = RNNProblem.dense(spec, 100, 64, training=True, options=options)
+            problem = RNNProblem.dense(spec, steps=100, batch=64, training=True, options=options)
             executor = RNNExecutor(problem)
             needed[algorithm] = executor.workspace_bytes + executor.reserve_bytes
         assert needed["own"] <= 1.2 * needed["standard"] + 32 * 2**20, needed

@@ -29,7 +29,7 @@ STEPS, BATCH = 6, 11  # two groups of rows, of which the second is not full
 def own():
     found = OwnCandidates(cupy_memory())
     spec = RNNSpec(mode="lstm", input_size=1, hidden_size=1)
-    if not found.offers(RNNProblem.dense(spec, 1, 1)):
+    if not found.offers(RNNProblem.dense(spec, steps=1, batch=1)):
         pytest.skip("this device has none of our kernels")
     return found
 

@@ -224,7 +224,7 @@ def test_a_buffers_plan(training):
     )
     dy = cupy.random.default_rng(0).standard_normal(y.shape, dtype="float32")
     grads = ctx.backward(dy)
-    with dnnffi.RNNPlan(spec, 8, 12, training=training, options=options) as plan:
+    with dnnffi.RNNPlan(spec, batch=8, steps=12, training=training, options=options) as plan:
         out = (cupy.empty_like(y), (cupy.empty_like(h_n), cupy.empty_like(c_n)))
         for _ in range(5):
             plan.forward(x, None, weights, out=out)
@@ -255,10 +255,12 @@ def test_a_step_as_one_graph():
 
     options = {"math": "strict", "algorithm": "standard"}
     losses = []
-    with dnnffi.RNNPlan(spec, 8, 12, training=True, options=options) as plan:
+    with dnnffi.RNNPlan(spec, batch=8, steps=12, training=True, options=options) as plan:
         graph = plan.capture(step_of(plan, weights))
         losses = [float(graph.launch()) for _ in range(10)]
-    with dnnffi.RNNPlan(spec, 8, 12, training=True, options=options | {"tune": "off"}) as plan:
+    with dnnffi.RNNPlan(
+        spec, batch=8, steps=12, training=True, options=options | {"tune": "off"}
+    ) as plan:
         step = step_of(plan, twin)
         step()  # the capture runs the step once
         expected = [float(step()) for _ in range(10)]
@@ -272,7 +274,7 @@ def test_a_graph_keeps_what_its_step_needs():
     spec, weights, x = network(size=64, layers=1)
 
     def captured():
-        plan = dnnffi.RNNPlan(spec, 8, 12, options={"algorithm": "persist_dynamic"})
+        plan = dnnffi.RNNPlan(spec, batch=8, steps=12, options={"algorithm": "persist_dynamic"})
         plan.autotune()
         return plan.capture(lambda: plan.forward(x, None, weights)[0]), plan.forward(
             x, None, weights
@@ -288,7 +290,7 @@ def test_a_graph_keeps_what_its_step_needs():
 def test_graphs_go_before_the_kernels_that_they_need():
     spec, weights, x = network(size=64, layers=1)
     options = {"algorithm": "persist_dynamic", "tune": "now"}
-    with dnnffi.RNNPlan(spec, 8, 12, options=options) as plan:
+    with dnnffi.RNNPlan(spec, batch=8, steps=12, options=options) as plan:
         out = plan.forward(x, None, weights)
         for _ in range(3):
             plan.autotune()

@@ -134,7 +134,7 @@ def test_persistent_algorithms_refuse_unequal_lengths_at_the_call(algorithm, mon
         CudnnRNNExecutor, "_algorithm", lambda self: algorithm
     )  # past our own check
     spec = RNNSpec(mode="gru", input_size=128, hidden_size=128)
-    problem = RNNProblem.dense(spec, 4, 2, lengths=[4, 2])
+    problem = RNNProblem.dense(spec, steps=4, batch=2, lengths=[4, 2])
     executor = RNNExecutor(problem)
     empty = cupy.empty
     with pytest.raises(UnsupportedError, match=r"cudnnRNNForward .*NOT_SUPPORTED"):

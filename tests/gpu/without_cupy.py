@@ -270,7 +270,7 @@ def programs_of_jax():
 
 
 def measured_problem(spec):
-    return dnnffi.RNNProblem.dense(spec, STEPS, BATCH, training=True)
+    return dnnffi.RNNProblem.dense(spec, steps=STEPS, batch=BATCH, training=True)
 
 
 def check_measured(plan):

@@ -32,7 +32,7 @@ class Setup(buffers.Setup):
 
     def __init__(self, host, spec=SPEC):
         self.host = host
-        problem = RNNProblem.dense(spec, 5, 2, training=True)
+        problem = RNNProblem.dense(spec, steps=5, batch=2, training=True)
         super().__init__(RNNExecutor(problem), host.memory.empty)
 
     def prepare(self, call):
@@ -82,14 +82,18 @@ WRONG = {
 
 
 def test_the_reference_has_no_executors():
-    with pytest.raises(ValueError, match=r"^backend 'reference' has no executors$"):
-        RNNExecutor(RNNProblem.dense(SPEC, 5, 2), backend="reference")
+    with pytest.raises(ValueError, match=r"^backend 'reference' has no executors; use RNNPlan"):
+        RNNExecutor(RNNProblem.dense(SPEC, steps=5, batch=2), backend="reference")
 
 
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"problem": SPEC}, TypeError, r"^problem must be an RNNProblem; got RNNSpec$"),
+        (
+            {"problem": SPEC},
+            TypeError,
+            r"^problem must be an RNNProblem; got RNNSpec; use RNNProblem",
+        ),
         ({"device": 1}, ValueError, r"^device must be from 0 to 0; got 1$"),
         ({"device": -1}, ValueError, r"^device must be from 0 to 0; got -1$"),
         ({"device": "cuda"}, TypeError, r"^device must be an integer; got str$"),
@@ -97,7 +101,7 @@ def test_the_reference_has_no_executors():
 )
 def test_an_executor_is_of_a_problem_and_a_device(host, wrong, error, message):
     with pytest.raises(error, match=message):
-        RNNExecutor(**({"problem": RNNProblem.dense(SPEC, 5, 2)} | wrong))
+        RNNExecutor(**({"problem": RNNProblem.dense(SPEC, steps=5, batch=2)} | wrong))
     assert host.calls("*") == 0
 
 
@@ -269,7 +273,7 @@ def test_a_context_is_of_one_executor(host, setup):
 
 
 def test_contexts_are_for_training(host):
-    problem = RNNProblem.dense(SPEC, 5, 2)
+    problem = RNNProblem.dense(SPEC, steps=5, batch=2)
     with RNNExecutor(problem) as executor, pytest.raises(ContextError, match="for inference"):
         executor.context(host.memory.empty((1000,), np.uint8))
     training = Setup(host)
@@ -291,14 +295,16 @@ def test_a_short_reserve_is_refused(host, setup):
 
 def test_dropout_needs_a_generator(host):
     with pytest.raises(ValueError, match=r"^generator"):
-        RNNExecutor(RNNProblem.dense(SPEC, 5, 2, training=True, dropout=0.5))
+        RNNExecutor(RNNProblem.dense(SPEC, steps=5, batch=2, training=True, dropout=0.5))
 
 
 @pytest.mark.parametrize(
     "algorithm", ["persist_static", "persist_dynamic", "persist_static_small_h"]
 )
 def test_persistent_algorithms_want_equal_lengths(host, algorithm):
-    problem = RNNProblem.dense(SPEC, 5, 2, lengths=[5, 3], options=RNNOptions(algorithm=algorithm))
+    problem = RNNProblem.dense(
+        SPEC, steps=5, batch=2, lengths=[5, 3], options=RNNOptions(algorithm=algorithm)
+    )
     with pytest.raises(UnsupportedError, match=f"{algorithm} takes only rows of equal length"):
         RNNExecutor(problem)
     assert host.calls("*") == 0
@@ -433,7 +439,7 @@ def by_function(given, **keywords):
 
 
 def by_plan(given, **keywords):
-    dnnffi.RNNPlan(SPEC, 2, 5, training=True, backend="cudnn", **keywords)
+    dnnffi.RNNPlan(SPEC, batch=2, steps=5, training=True, backend="cudnn", **keywords)
 
 
 @pytest.mark.parametrize("call", [by_function, by_plan])

@@ -803,7 +803,7 @@ def test_wrong_arguments_of_a_buffers_plan(host):
         ((x, w, x), {}, TypeError, r"^bias must be None, as in the problem; got HostArray$"),
         ((x, w, None, None, x), {}, TypeError, r"takes x, w, bias, residual; got 5 arrays$"),
         ((small, w), {}, ValueError, r"^x must have shape \(2, 4, 5, 6\); got \(2, 4, 5, 5\)$"),
-        ((x.astype("f8"), w), {}, TypeError, r"^x must have dtype float32; got float64$"),
+        ((x.astype("f8"), w), {}, TypeError, r"^x must have dtype float32; got float64; "),
         ((x, np.zeros(w.shape, "f4")), {}, TypeError, r"^w must be a CuPy array"),
         ((x, w), {"out": small}, ValueError, r"^y must have shape \(2, 6, 3, 3\)"),
         ((x, w), {"out": out[..., ::-1]}, ValueError, r"^out must be without gaps, channels first"),
@@ -817,7 +817,11 @@ def test_wrong_arguments_of_a_buffers_plan(host):
         ({"layout": "NHWC"}, ValueError, "layout must be one of"),
         ({"bias": 1}, TypeError, "bias must be"),
         ({"device": 1, "backend": "cudnn"}, ValueError, "device must be from 0 to 0"),
-        ({"options": {"validate": True}}, ValueError, "a plan does not compare"),
+        (
+            {"options": {"validate": True}},
+            ValueError,
+            "works in functions only; call dnnffi.conv with",
+        ),
     ):
         with pytest.raises(error, match=message):
             dnnffi.ConvPlan(SPEC, X_SHAPE, **keywords)

@@ -78,7 +78,7 @@ def test_the_framework_frees_all_memory(driver):
 
 def test_a_training_step_on_raw_addresses_is_that_of_the_reference(host, driver):
     spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
-    problem = dnnffi.RNNProblem.dense(spec, 5, 2, training=True)
+    problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, training=True)
     values = ADDRESSES["drawn"](spec, 5, 2)
     library = host.library.without_cupy()
     found = ADDRESSES["training_step"](driver, library, problem, values)

@@ -130,8 +130,8 @@ def test_training_in_a_loop_is_replayed_and_stays_right(host, mode, layout):
     keywords = testing.keywords(case.problem)
     before = launches(host)
     for _ in range(24):  # the heap gives the same addresses again in most of them
-        _, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
-        ctx.backward(need="weights")
+        y, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
+        ctx.backward(y, need="weights")
     assert launches(host) - before >= 2 * 4
     assert 1 <= training.operations.graph_count <= 3 * MOST_GRAPHS
     assert training.operations.graph_bytes == 1000 * training.operations.graph_count
@@ -671,7 +671,9 @@ def test_a_forked_child_is_told_so(host):
 
 
 def held(host, training=False, spec=SPEC, **keywords):
-    return dnnffi.RNNPlan(spec, BATCH, STEPS, training=training, **{"backend": "cudnn"} | keywords)
+    return dnnffi.RNNPlan(
+        spec, batch=BATCH, steps=STEPS, training=training, **{"backend": "cudnn"} | keywords
+    )
 
 
 def test_a_buffers_plan_fills_given_arrays_and_is_replayed(host):
@@ -709,7 +711,7 @@ def on_cuda(monkeypatch):
 
 def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call(host, on_cuda):
     host.memory.devices = 2
-    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:
         assert plan.device is None
         assert "the arrays of the first call choose the backend" in plan.report()
         assert host.calls("*") == 0
@@ -725,14 +727,14 @@ def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call
 
 def test_a_plan_on_a_named_device_takes_the_backend_of_its_arrays(host, on_cuda):
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
-    with dnnffi.RNNPlan(SPEC, BATCH, STEPS, device=1) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS, device=1) as plan:
         with pytest.raises(ValueError, match="device must be from 0 to 0; got 1"):
             plan.forward(x, None, weights_of(host))
         assert plan.device == 1
 
 
 def test_autotune_of_a_plan_without_a_backend_measures_at_the_first_call(host, on_cuda):
-    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:
         plan.autotune()
         assert host.calls("*") == 0
         plan.forward(random(host, SPEC.x_shape(STEPS, BATCH), 1), None, weights_of(host))
@@ -742,7 +744,7 @@ def test_autotune_of_a_plan_without_a_backend_measures_at_the_first_call(host, o
 def test_a_plan_without_a_backend_is_prepared_for_cudnn_by_a_capture(host):
     host.memory.capture_step = partial(StepGraph, host.memory)
     weights, x = weights_of(host), random(host, SPEC.x_shape(STEPS, BATCH), 1)
-    with dnnffi.RNNPlan(SPEC, BATCH, STEPS) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:
         graph = plan.capture(lambda: plan.forward(x, None, weights)[0])
         assert plan.device == 0
         close(graph.result, on_reference("lstm", x, None, weights)[0])
@@ -1043,7 +1045,7 @@ def test_what_both_backwards_write_is_apart_from_all_that_they_read(host, wrong,
 @pytest.mark.parametrize("wrong", OVERLAPS)
 def test_a_plan_of_the_reference_refuses_what_a_librarys_does(wrong):
     x, dy, weights, out, gradient = overlapping(wrong, np.zeros)
-    with dnnffi.RNNPlan(SPEC, BATCH, STEPS, training=True, backend="reference") as plan:
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS, training=True, backend="reference") as plan:
         plan.forward(x, None, weights)
         with pytest.raises(ValueError, match=f"^{OVERLAPS[wrong]} must not share memory"):
             plan.backward(dy, None, out, gradient)
@@ -1252,12 +1254,18 @@ def test_a_buffers_plan_runs_on_its_device_whatever_the_current_one(host, tune):
         (ValueError, "device must be from 0 to 0", (SPEC, 3, 5), {"device": 1, "backend": "cudnn"}),
         (ValueError, "device must be from 0 to", (SPEC, 3, 5), {"device": -1}),
         (ValueError, "'tune'. must be one of", (SPEC, 3, 5), {"options": {"tune": "yes"}}),
-        (ValueError, "a plan does not compare", (SPEC, 3, 5), {"options": {"validate": True}}),
+        (
+            ValueError,
+            "works in functions only; call dnnffi.lstm with",
+            (SPEC, 3, 5),
+            {"options": {"validate": True}},
+        ),
     ],
 )
 def test_wrong_plans_are_refused(host, error, match, arguments, keywords):
+    spec, batch, steps = arguments
     with pytest.raises(error, match=match):
-        dnnffi.RNNPlan(*arguments, **keywords)
+        dnnffi.RNNPlan(spec, batch=batch, steps=steps, **keywords)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
@@ -1271,7 +1279,7 @@ def test_a_plan_for_an_empty_batch_asks_no_library(host, accumulate):
     host.memory.device = 0
     host.control.standin_reset()
     keywords = {"training": True, "dropout": 0.5, "device": 1, "backend": "cudnn"}
-    with dnnffi.RNNPlan(SPEC, 0, STEPS, **keywords) as plan:
+    with dnnffi.RNNPlan(SPEC, batch=0, steps=STEPS, **keywords) as plan:
         y, (h_n, _) = plan.forward(x, None, weights)
         dx, _ = plan.backward_data(dy)
         assert plan.backward_weights(out=out, accumulate=accumulate) is out
@@ -1511,7 +1519,9 @@ def test_a_forked_child_is_told_so_whatever_it_does(host, what, tune):
         does = {
             "backward_data": plan.backward_data,
             "backward_weights": plan.backward_weights,
-            "a new plan": lambda: dnnffi.RNNPlan(SPEC, BATCH, STEPS + 1, backend="cudnn"),
+            "a new plan": lambda: dnnffi.RNNPlan(
+                SPEC, batch=BATCH, steps=STEPS + 1, backend="cudnn"
+            ),
             "autotune": plan.autotune,
         }[what]
         results = multiprocessing.get_context("fork").Queue()

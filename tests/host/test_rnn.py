@@ -237,10 +237,10 @@ def test_the_stream_is_set_when_it_changes(host):
 def test_the_stream_is_set_again_after_a_failure(host):
     # cuDNN may leave its handle on a stream of its own.
     w, x = weights_of(host, SPEC), input_of(host, SPEC)
-    _, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")
+    y, _, ctx = dnnffi.lstm_forward(x, None, w, backend="cudnn")
     host.control.standin_fail(b"cudnnRNNBackwardData_v8", 1, 3000)
     with pytest.raises(UnsupportedError):
-        ctx.backward()
+        ctx.backward(y)
     host.control.standin_reset()
     dnnffi.lstm(x, None, w, backend="cudnn")
     dnnffi.lstm(x, None, w, backend="cudnn")
@@ -395,7 +395,7 @@ def test_results_of_an_empty_batch_are_on_the_device_of_x(host):
     x, weights = input_of(host, SPEC, batch=0), weights_of(host, SPEC)
     host.memory.device = 0
     y, (h_n, c_n), ctx = dnnffi.lstm_forward(x, None, weights, backend="cudnn")
-    gradients = ctx.backward()
+    gradients = ctx.backward(y)
     for a in (y, h_n, c_n, gradients.x, gradients.weights.flat):
         assert a.device_number == 1
 
@@ -410,6 +410,6 @@ def test_weights_of_another_layout_are_refused_of_an_empty_batch_too(host):
 
 
 def test_an_executor_has_a_batch(host):
-    problem = dnnffi.RNNProblem.dense(SPEC, 5, 0)
+    problem = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=0)
     with pytest.raises(ValueError, match=r"^problem must have at least one row in its batch"):
         RNNExecutor(problem, library=host.library)

@@ -111,7 +111,7 @@ def test_wrong_arrays_of_a_known_call_are_refused(host):
         lstm(x, h, weights)
     with pytest.raises(TypeError, match=r"^c_0 must be an array"):
         lstm(x, (h, None), weights)
-    with pytest.raises(ValueError, match=r"weights are those of 'lstm'; this is 'gru'"):
+    with pytest.raises(ValueError, match=r"weights are of mode 'lstm', but gru was called"):
         dnnffi.gru(x, h, weights, backend="cudnn")
     assert computed(host) == before
 

@@ -324,7 +324,7 @@ TRIPLES = st.tuples(TIMES, st.none() | TIMES, st.none() | TIMES)
     wrong=st.sets(st.sampled_from(ALGORITHMS[1:])),
 )
 def test_no_stored_result_makes_a_network_wrong(host, folder, times, training, wrong):
-    problem = RNNProblem.dense(NETWORK, 5, 2, training=training)
+    problem = RNNProblem.dense(NETWORK, steps=5, batch=2, training=training)
     case = conformance.Case(problem, True, 0)
     for path in folder.rglob("*.json"):
         path.unlink()

@@ -8,7 +8,7 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
-PROBLEM = RNNProblem.dense(RNNSpec(mode="gru", input_size=3, hidden_size=4), 5, 2)
+PROBLEM = RNNProblem.dense(RNNSpec(mode="gru", input_size=3, hidden_size=4), steps=5, batch=2)
 
 
 class Source:

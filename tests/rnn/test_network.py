@@ -30,7 +30,7 @@ LENGTHS = (3, 20, 7)
 
 
 def problem(steps=20, batch=3, **more):
-    return RNNProblem.dense(SPEC, steps, batch, **more)
+    return RNNProblem.dense(SPEC, steps=steps, batch=batch, **more)
 
 
 class Bound:

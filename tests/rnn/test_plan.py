@@ -37,7 +37,9 @@ def weights_of(spec, backend="torch"):
 
 
 def plan_of(mode, **keywords):
-    return RNNPlan(SPECS[mode], BATCH, STEPS, training=True, backend="reference", **keywords)
+    return RNNPlan(
+        SPECS[mode], batch=BATCH, steps=STEPS, training=True, backend="reference", **keywords
+    )
 
 
 def zeros(mode, first):
@@ -264,7 +266,7 @@ def test_each_backward_runs_once_in_its_order():
 
 
 def test_a_plan_is_for_inference_unless_it_is_for_training():
-    with RNNPlan(SPECS["gru"], BATCH, STEPS, backend="reference") as plan:
+    with RNNPlan(SPECS["gru"], batch=BATCH, steps=STEPS, backend="reference") as plan:
         assert (plan.problem.training, plan.device, plan.closed) == (False, 0, False)
         assert plan.problem.x_shape == SHAPES["x"]
         called(plan, "gru", "forward")
@@ -299,7 +301,7 @@ def conv_plan(**keywords):
 
 
 def rnn_plan(**keywords):
-    return RNNPlan(SPECS["gru"], BATCH, STEPS, **keywords)
+    return RNNPlan(SPECS["gru"], batch=BATCH, steps=STEPS, **keywords)
 
 
 NO_GPU = {
@@ -438,7 +440,9 @@ def test_what_is_to_be_pickled_instead_can_be():
 def dropped(layers):
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=5, num_layers=layers)
     yield lambda: dnnffi.gru_forward(random(SHAPES["x"]), None, weights_of(spec), dropout=0.5)
-    yield lambda: RNNPlan(spec, BATCH, STEPS, training=True, dropout=0.5, backend="reference")
+    yield lambda: RNNPlan(
+        spec, batch=BATCH, steps=STEPS, training=True, dropout=0.5, backend="reference"
+    )
 
 
 @pytest.mark.parametrize("call", list(dropped(1)))
@@ -467,7 +471,9 @@ def test_the_reference_has_one_device():
 
 
 def empty_plan(mode, **keywords):
-    return RNNPlan(SPECS[mode], 0, STEPS, training=True, backend="reference", **keywords)
+    return RNNPlan(
+        SPECS[mode], batch=0, steps=STEPS, training=True, backend="reference", **keywords
+    )
 
 
 @pytest.mark.parametrize("mode", SPECS)

@@ -13,7 +13,7 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.size_class import SizeClass
 
-PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), 5, 2)
+PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), steps=5, batch=2)
 TIMES = {"cudnn standard": Times(1.25, 0.5), "cudnn persist_static": Times(2.0)}
 CHOICE = RouteChoice("cudnn standard", "cudnn standard", TIMES, {"cudnn wide": "it is not right"})
 SIZES = "workspace 1,024 bytes, reserve 65,536 bytes\n2 graphs, 2,000 bytes"

@@ -24,7 +24,7 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, dtype="float64")
-PROBLEM = RNNProblem.dense(SPEC, 5, 2)
+PROBLEM = RNNProblem.dense(SPEC, steps=5, batch=2)
 TRAINING = PROBLEM._replace(training=True)
 
 
@@ -103,7 +103,7 @@ def test_in_training_no_argument_of_relu_is_about_zero(inputs, hidden):
         bidirectional=True,
         dtype="float64",
     )
-    problem = RNNProblem.dense(spec, 30, 2, training=True)
+    problem = RNNProblem.dense(spec, steps=30, batch=2, training=True)
     fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
     layout = weight_layout(spec, "cudnn")
     weights = RNNWeights(np.array(fill((layout.size,), scale)), spec, backend="cudnn").arrays()
@@ -523,7 +523,7 @@ OTHER_SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=5, num_layers=2, dty
         PROBLEM._replace(steps=9),
         PROBLEM._replace(batch=3),
         PROBLEM._replace(options=RNNOptions(tune="now")),
-        RNNProblem.dense(SPEC, 5, 2, lengths=[5, 4]),
+        RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[5, 4]),
         PROBLEM._replace(options=RNNOptions(math="strict")),
         PROBLEM._replace(options=RNNOptions(algorithm="standard")),
         PROBLEM._replace(options=RNNOptions(clip=(-1.0, 1.0))),
@@ -543,7 +543,7 @@ def test_another_problem_is_not_known(folder, other):
         PROBLEM._replace(options=RNNOptions(validate=True)),
         PROBLEM._replace(dropout=0.5),
         PROBLEM._replace(steps=8),
-        RNNProblem.dense(SPEC, 5, 2, batch_first=True),
+        RNNProblem.dense(SPEC, steps=5, batch=2, batch_first=True),
         RNNProblem.packed(SPEC, [2] * 5),
     ],
     ids=["validate", "dropout", "steps of the class", "layout", "packed"],
@@ -565,8 +565,8 @@ def test_clipping_is_one_problem_for_all_bounds(folder):
 
 def test_unequal_lengths_are_one_problem(folder):
     here = tuner()
-    measured = here.measure(RNNProblem.dense(SPEC, 5, 2, lengths=[5, 2]), 0)
-    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[1, 4]), 0) is measured
+    measured = here.measure(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[5, 2]), 0)
+    assert here.find(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[1, 4]), 0) is measured
     assert here.find(PROBLEM, 0) is None
 
 
@@ -578,8 +578,8 @@ def test_packed_rows_of_one_length_are_not_those_of_several(folder):
 
 def test_rows_that_end_early_are_ragged_also_if_all_end_at_once(folder):
     here = tuner()
-    measured = here.measure(RNNProblem.dense(SPEC, 5, 2, lengths=[3, 3]), 0)
-    assert here.find(RNNProblem.dense(SPEC, 5, 2, lengths=[4, 3]), 0) is measured
+    measured = here.measure(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[3, 3]), 0)
+    assert here.find(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[4, 3]), 0) is measured
     assert here.find(PROBLEM, 0) is None
 
 

@@ -112,7 +112,11 @@ def drawn(seed, dtype, hidden, modes=MODES):
     steps, batch = (int(n) for n in random.integers(1, 6, 2))
     lengths = [int(n) for n in random.integers(1, steps + 1, batch)]
     return RNNProblem.dense(
-        spec, steps, batch, lengths=lengths if random.integers(2) else None, training=True
+        spec,
+        steps=steps,
+        batch=batch,
+        lengths=lengths if random.integers(2) else None,
+        training=True,
     )
 
 

@@ -19,6 +19,7 @@ import irregular
 import pytest
 
 import dnnffi
+from dnnffi import wheels
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.cudnn import status
 from dnnffi.backends.cudnn._cdef import ffi
@@ -126,6 +127,17 @@ def test_later_places_are_not_asked():
 
     places = [place("a", "x"), loader.Place("b", asked)]
     assert load(places, x=FakeLibrary("niceVersion")).found_via == "a"
+
+
+def test_the_install_command_fits_the_installed_wheels(monkeypatch):
+    monkeypatch.setattr(wheels, "version", lambda name: "14.1" * (name == "cupy-cuda12x"))
+    wheels.fitting_installed.cache_clear()
+    try:
+        with pytest.raises(LibraryNotFoundError) as caught:
+            loader.load("cuDNN", (), ctypes.CDLL, "cudnnGetVersion", cudnn.INSTALL)
+        assert caught.value.install == "pip install nvidia-cudnn-cu12"
+    finally:
+        wheels.fitting_installed.cache_clear()
 
 
 def test_not_found_is_an_import_error():
@@ -396,6 +408,7 @@ def test_places_in_their_order():
         "environment variable DNNFFI_CUDNN_LIBRARY",
         "already loaded in this process",
         "cuda-pathfinder",
+        "the wheel of nvidia.cudnn",
         "the system's loader",
     ]
 
@@ -407,6 +420,23 @@ def test_what_pathfinder_finds_is_a_candidate(monkeypatch):
         cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: SimpleNamespace(abs_path=name)
     )
     assert list(cudnn.PLACES[2].candidates()) == ["cudnn"]
+
+
+def test_the_wheel_of_cudnn_8_is_a_candidate(monkeypatch, tmp_path):
+    package = tmp_path / "nvidia/cudnn"
+    (package / "lib").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(cudnn.PLACES[3].candidates()) == []
+    file = package / "lib/libcudnn.so.8"
+    file.touch()
+    assert list(cudnn.PLACES[3].candidates()) == [str(file)]
+    assert "nvidia.cudnn" not in sys.modules
+
+
+def test_a_wheel_that_is_not_installed_has_no_candidates():
+    for package in ("dnnffi_absent", "dnnffi_absent.cudnn", "numpy.absent", "sys", "numpy.version"):
+        assert list(loader.wheel(package, "libcudnn.so.8").candidates()) == []
 
 
 def test_why_pathfinder_finds_nothing_is_said(monkeypatch):

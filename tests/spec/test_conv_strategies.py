@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
@@ -14,6 +16,7 @@ from dnnffi.spec.conv_problem import OPERATIONS
 from dnnffi.spec.layouts import LAYOUTS, memory_layout
 
 seeds = st.integers(0, 2**32 - 1)
+SPEC = ConvSpec(in_channels=2, out_channels=3, kernel=(3, 3))
 
 
 @given(
@@ -61,6 +64,42 @@ def test_asymmetric_specs_are(spec):
 @given(testing.conv_specs(asymmetric=False))
 def test_other_specs_are_symmetric(spec):
     assert spec.padding_before == spec.padding_after == spec.padding
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "message"),
+    [
+        (
+            lambda: testing.conv_problems(operations="forward"),
+            TypeError,
+            r"^operations must be a tuple of names; got 'forward'; write \('forward',\)$",
+        ),
+        (
+            lambda: testing.conv_problems(layouts=("NHWC",)),
+            ValueError,
+            r"^layouts must be among channels_first, channels_last; got 'NHWC'$",
+        ),
+        (
+            lambda: testing.conv_problems(SPEC),
+            TypeError,
+            r"^convolutions must be a strategy; got ConvSpec; use st\.just\(spec\)$",
+        ),
+        (lambda: testing.conv_specs(dtypes="f"), TypeError, r"^dtypes must be a tuple of names"),
+    ],
+)
+def test_a_wrong_argument_of_a_strategy_is_named(strategy, error, message):
+    with pytest.raises(error) as caught:  # Hypothesis adds a note, which match would read
+        find(strategy(), lambda one: True)
+    assert re.search(message, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda one: testing.conv_inputs(one, 0), testing.conv_keywords]
+)
+def test_arrays_and_keywords_are_those_of_a_problem(function):
+    message = r"^problem must be a ConvProblem; got ConvSpec; use ConvProblem\.of\("
+    with pytest.raises(TypeError, match=message):
+        function(SPEC)
 
 
 def test_asymmetric_needs_padding():

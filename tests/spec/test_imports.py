@@ -41,7 +41,7 @@ spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=5, proj_size=2)
 print(dnnffi.weight_layout(spec, "cudnn").size, dnnffi.weight_layout(spec, "torch").size)
 print(spec.x_shape(4, 2), spec.y_shape(4, 2), spec.h_shape(2), spec.c_shape(2))
 print(len(dnnffi.weight_layout(spec, "cudnn").blocks()), len(spec.parameter_shapes()))
-problem = dnnffi.RNNProblem.dense(spec, 4, 2, lengths=[4, 1])
+problem = dnnffi.RNNProblem.dense(spec, steps=4, batch=2, lengths=[4, 1])
 print(problem.x_shape, issubclass(dnnffi.UnsupportedError, dnnffi.DnnffiError))
 """
     assert python(BLOCKER + code).splitlines() == [
@@ -130,6 +130,8 @@ OTHER_NAMES = {
     "cudnnRNNBackwardData_v8": "backward() of the context that lstm_forward and its like return",
     "DropoutStates": "DropoutState",
     "dropoutForward": "the keyword dropout of lstm_forward and its like, and DropoutState",
+    "set_max_workspace_size": "options={'workspace_limit': bytes} of a convolution",
+    "get_max_workspace_size": "options={'workspace_limit': bytes} of a convolution",
     "cudnn": "the keyword backend of a call",
     # PyTorch's
     "conv2d": "conv, for one to three dimensions",
@@ -159,6 +161,13 @@ def test_a_name_of_another_library_is_told_the_one_that_was_meant(name):
 )
 def test_a_name_of_something_that_is_not_offered(name):
     message = rf" no attribute '{name}': dnnffi has recurrent networks and convolutions only"
+    with pytest.raises(AttributeError, match=message):
+        getattr(dnnffi, name)
+
+
+@pytest.mark.parametrize("name", ["get_handle", "reset_handles"])
+def test_a_name_of_something_that_is_not_needed(name):
+    message = rf" no attribute '{name}': it is not needed, each thread has handles"
     with pytest.raises(AttributeError, match=message):
         getattr(dnnffi, name)
 

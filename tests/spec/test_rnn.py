@@ -229,8 +229,8 @@ LSTM = [(20, 3), (20, 5), (20,), (20,)]
 
 def test_too_few_and_too_many_weights():
     message = (
-        r"^weights: {} arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 or 3 or 4 or 5 "
-        r"\(2, 3, 4, 5 for each layer and direction\)$"
+        r"^weights: {} arrays for 1 layer\(s\) and 1 direction\(s\); expected 2 to 5 arrays "
+        r"per layer and direction$"
     )
     for shapes in ([], LSTM[:1], LSTM + LSTM[:2]):
         with pytest.raises(ValueError, match=message.format(len(shapes))):
@@ -249,10 +249,9 @@ def test_a_first_matrix_without_whole_gates(rows):
 @pytest.mark.parametrize(("num_layers", "bidirectional"), [(2, False), (1, True), (3, True)])
 def test_weights_that_do_not_divide_among_layers_and_directions(num_layers, bidirectional):
     directions = 1 + bidirectional
-    expected = " or ".join(str(n * num_layers * directions) for n in (2, 3, 4, 5))
     message = (
         rf"^weights: 7 arrays for {num_layers} layer\(s\) and {directions} direction\(s\); "
-        rf"expected {expected} "
+        r"expected 2 to 5 arrays per layer and direction$"
     )
     with pytest.raises(ValueError, match=message):
         infer(*[(20, 3)] * 7, num_layers=num_layers, bidirectional=bidirectional)

@@ -44,13 +44,15 @@ def test_few_classes_serve_all_batches_of_up_to_64_rows():
 
 
 def test_steps_are_those_of_the_longest_row():
-    assert size_class(RNNProblem.dense(SPEC, 100, 3, lengths=[1, 30, 5])).max_steps == 32
-    assert size_class(RNNProblem.dense(SPEC, 100, 3)).max_steps == 128
+    assert (
+        size_class(RNNProblem.dense(SPEC, steps=100, batch=3, lengths=[1, 30, 5])).max_steps == 32
+    )
+    assert size_class(RNNProblem.dense(SPEC, steps=100, batch=3)).max_steps == 128
 
 
 def test_rows_that_end_before_the_array_are_ragged_and_packed_rows_of_one_length_are_not():
-    assert size_class(RNNProblem.dense(SPEC, 9, 2, lengths=[5, 5])).is_ragged
-    assert not size_class(RNNProblem.dense(SPEC, 5, 2, lengths=[5, 5])).is_ragged
+    assert size_class(RNNProblem.dense(SPEC, steps=9, batch=2, lengths=[5, 5])).is_ragged
+    assert not size_class(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[5, 5])).is_ragged
     assert not size_class(RNNProblem.packed(SPEC, [2, 2])).is_ragged
     assert size_class(RNNProblem.packed(SPEC, [2, 1])).is_ragged
 

@@ -39,10 +39,10 @@ ENDLESS = {
     "spec(MANY).parameter_shapes()": LAYERS,
     "spec(MANY).check_weight_shapes([])": LAYERS,
     "RNNSpec.from_weight_shapes('gru', [(3, 1)] * 4, num_layers=MANY)": LAYERS,
-    "RNNProblem.dense(spec(1), 1, MANY)": (
+    "RNNProblem.dense(spec(1), steps=1, batch=MANY)": (
         "x must have at most 16777216 rows in its batch; got B = 2147483647"
     ),
-    "RNNProblem.dense(spec(1), MANY, MANY).x_shape": (
+    "RNNProblem.dense(spec(1), steps=MANY, batch=MANY).x_shape": (
         "x must have at most 16777216 time steps; got T = 2147483647"
     ),
     "RNNProblem.packed(spec(1), (MANY,))": ROWS,
@@ -50,8 +50,8 @@ ENDLESS = {
     "lengths_to_batch_sizes([1, MANY])": (
         "lengths must be one or more integers from 1 to 16777216; they go from 1 to 2147483647"
     ),
-    "RNNProblem.dense(spec(1), 1, 2, lengths=repeat(1))": ENTRIES,
-    "RNNProblem.dense(spec(1), 1, 2, lengths=range(1, 2**40))": ENTRIES,
+    "RNNProblem.dense(spec(1), steps=1, batch=2, lengths=repeat(1))": ENTRIES,
+    "RNNProblem.dense(spec(1), steps=1, batch=2, lengths=range(1, 2**40))": ENTRIES,
 }
 
 
@@ -61,7 +61,8 @@ def test_what_would_take_minutes_or_all_memory_is_refused(code, message):
 
 
 def test_the_largest_problem_costs_nothing_to_ask():
-    code = "p = RNNProblem.dense(spec(1), 2**24, 2**24); print(p.x_shape, p.h_shape, hash(p) != 0)"
+    made = "p = RNNProblem.dense(spec(1), steps=2**24, batch=2**24)"
+    code = f"{made}; print(p.x_shape, p.h_shape, hash(p) != 0)"
     assert bounded.run(BOUNDED.format(code)) == "(16777216, 16777216, 1) (1, 16777216, 1) True\n"
 
 
@@ -92,7 +93,7 @@ def test_a_problem_of_more_bytes_than_64_bits_count(name, sizes):
     spec = RNNSpec(mode="lstm", dtype="float64", **sizes)
     steps = 2**24 if name in ("x", "y") else 1
     with pytest.raises(ValueError, match=rf"^{name} must have at most {INT64_MAX} bytes"):
-        RNNProblem.dense(spec, steps, 2**24)
+        RNNProblem.dense(spec, steps=steps, batch=2**24)
 
 
 def test_a_packed_problem_of_more_bytes_than_64_bits_count():
@@ -128,8 +129,8 @@ UNPRINTABLE = {
     "x[2]": lambda n: ConvProblem.of(
         "forward", ConvSpec(in_channels=1, out_channels=1, kernel=(1,)), (1, 1, n)
     ),
-    "x must have": lambda n: RNNProblem.dense(SPEC, n, 1),
-    "x must have ": lambda n: RNNProblem.dense(SPEC, 1, n),
+    "x must have": lambda n: RNNProblem.dense(SPEC, steps=n, batch=1),
+    "x must have ": lambda n: RNNProblem.dense(SPEC, steps=1, batch=n),
     "lengths[1]": lambda n: check_lengths((1, n), 3, 2),
     "batch_sizes must": lambda n: batch_sizes_to_lengths((n,)),
     "batch_sizes must never rise": lambda n: batch_sizes_to_lengths((1, n) if n > 0 else (1, n, 0)),
@@ -163,7 +164,7 @@ def test_a_number_that_no_float_comes_near_is_refused_by_name(number):
     with pytest.raises(ValueError, match=rf"^alpha {message}"):
         check_number("alpha", number)
     with pytest.raises(ValueError, match=rf"^dropout {message}"):
-        RNNProblem.dense(SPEC, 1, 1, dropout=number)
+        RNNProblem.dense(SPEC, steps=1, batch=1, dropout=number)
     with pytest.raises(ValueError, match=rf"^options\['clip'\] {message}"):
         rnn_options({"clip": (number, number)}, "lstm")
 
@@ -181,15 +182,19 @@ def test_a_range_is_taken_with_its_ends(value, least, span):
 @given(st.integers(1, 2**25), st.integers(1, 2**25))
 def test_steps_and_rows_are_at_most_2_to_the_24(steps, batch):
     if max(steps, batch) <= MOST_ENTRIES:
-        assert RNNProblem.dense(SPEC, steps, np.int64(batch)).x_shape == (steps, batch, 1)
+        assert RNNProblem.dense(SPEC, steps=steps, batch=np.int64(batch)).x_shape == (
+            steps,
+            batch,
+            1,
+        )
     else:
         with pytest.raises(ValueError, match=r"^x must have at most 16777216 (time steps|rows)"):
-            RNNProblem.dense(SPEC, steps, batch)
+            RNNProblem.dense(SPEC, steps=steps, batch=batch)
 
 
 @pytest.mark.parametrize("value", [2.0, "2", True, None], ids=repr)
 def test_steps_and_rows_are_integers(value):
     with pytest.raises(TypeError, match=r"^steps must be an integer; got "):
-        RNNProblem.dense(SPEC, value, 2)
+        RNNProblem.dense(SPEC, steps=value, batch=2)
     with pytest.raises(TypeError, match=r"^batch must be an integer; got "):
-        RNNProblem.dense(SPEC, 2, value)
+        RNNProblem.dense(SPEC, steps=2, batch=value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,66 @@ def test_a_size_of_one_leaves_no_room_for_a_projection(spec):
 def test_projection_that_cannot_be(fields):
     with pytest.raises(ValueError, match=r"^projection=True needs 'lstm'"):
         find(testing.specs(projection=True, **fields), lambda spec: True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "message"),
+    [
+        (
+            lambda: testing.problems(layouts=("batch_first",)),
+            ValueError,
+            r"^layouts must be among sequence_major, batch_major, packed; got 'batch_first'$",
+        ),
+        (
+            lambda: testing.problems(layouts="packed"),
+            TypeError,
+            r"^layouts must be a tuple of names; got 'packed'; write \('packed',\)$",
+        ),
+        (
+            lambda: testing.specs(modes="gru"),
+            TypeError,
+            r"^modes must be a tuple of names; got 'gru'; write \('gru',\)$",
+        ),
+        (
+            lambda: testing.specs(modes=("GRU",)),
+            ValueError,
+            r"^modes must be among rnn_tanh, rnn_relu, gru, lstm; got 'GRU'$",
+        ),
+        (
+            lambda: testing.specs(dtypes="float32"),
+            TypeError,
+            r"^dtypes must be a tuple of names; got 'float32'; write \('float32',\)$",
+        ),
+        (lambda: testing.specs(dtypes=()), ValueError, r"^dtypes must have at least one name; "),
+        (lambda: testing.specs(modes=1), TypeError, r"^modes must be a tuple of names; got 1$"),
+        (
+            lambda: testing.options("gru", algorithms="auto"),
+            TypeError,
+            r"^algorithms must be a tuple of names; got 'auto'; write \('auto',\)$",
+        ),
+        (
+            lambda: testing.problems(RNNSpec(mode="gru", input_size=2, hidden_size=3)),
+            TypeError,
+            r"^networks must be a strategy; got RNNSpec; use st\.just\(spec\)$",
+        ),
+        (
+            lambda: testing.problems("gru"),
+            TypeError,
+            r"^networks must be a strategy; got str$",
+        ),
+    ],
+)
+def test_a_wrong_argument_of_a_strategy_is_named(strategy, error, message):
+    with pytest.raises(error) as caught:  # Hypothesis adds a note, which match would read
+        find(strategy(), lambda one: True)
+    assert re.search(message, str(caught.value))
+
+
+@pytest.mark.parametrize("function", [lambda one: testing.inputs(one, 0), testing.keywords])
+def test_arrays_and_keywords_are_those_of_a_problem(function):
+    message = r"^problem must be a RNNProblem; got RNNSpec; use RNNProblem\.dense\(spec, steps="
+    with pytest.raises(TypeError, match=message.replace("a RNN", "an RNN")):
+        function(RNNSpec(mode="gru", input_size=2, hidden_size=3))
 
 
 def reached(strategy, condition):
@@ -173,7 +234,7 @@ def test_the_same_seed_gives_the_same_numbers_in_each_dtype():
     made = {}
     for dtype in testing.DTYPES:
         spec = RNNSpec(mode="gru", input_size=3, hidden_size=5, dtype=dtype)
-        made[dtype] = testing.inputs(RNNProblem.dense(spec, 2, 2), 1).x
+        made[dtype] = testing.inputs(RNNProblem.dense(spec, steps=2, batch=2), 1).x
     for dtype, x in made.items():
         np.testing.assert_array_equal(x, made["float64"].astype(dtype_object(dtype)))
 

@@ -67,7 +67,9 @@ class Calls:
         return self.train(0.5, dnnffi.DropoutState(1), **options)
 
     def plan(self, **keywords):
-        return dnnffi.RNNPlan(SPEC, BATCH, STEPS, training=True, backend=self.backend, **keywords)
+        return dnnffi.RNNPlan(
+            SPEC, batch=BATCH, steps=STEPS, training=True, backend=self.backend, **keywords
+        )
 
     def plan_forward(self, plan, out=None):
         y, (h_n, c_n) = plan.forward(self.x, self.hx, self.weights, out)

@@ -119,7 +119,9 @@ class Capturing:
         self.expected = on_host(self.out)
 
     def plan(self):
-        return dnnffi.RNNPlan(SPEC, BATCH, STEPS, backend="cudnn", options={"tune": "now"})
+        return dnnffi.RNNPlan(
+            SPEC, batch=BATCH, steps=STEPS, backend="cudnn", options={"tune": "now"}
+        )
 
     def __call__(self, plan):
         for one in self.out:

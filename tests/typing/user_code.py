@@ -73,7 +73,7 @@ def lengths_are_integers_in_order() -> None:
     dnnffi.gru(x, None, arrays, lengths=[5, 2])
     dnnffi.gru(x, None, arrays, lengths=np.array([5, 2]))
     dnnffi.gru(x, None, arrays, lengths=(np.int64(5), 2))
-    dnnffi.RNNPlan(spec, 2, 5, lengths=np.array([5, 2]))
+    dnnffi.RNNPlan(spec, batch=2, steps=5, lengths=np.array([5, 2]))
     dnnffi.gru(x, None, arrays, lengths={5, 2})  # type: ignore[arg-type]
     dnnffi.gru(x, None, arrays, lengths=[5.0, 2.0])  # type: ignore[list-item]
     dnnffi.gru(x, None, arrays, lengths="52")  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def options_have_keys_and_values() -> None:
 
 
 def plans_are_of_names_and_arrays() -> None:
-    with dnnffi.RNNPlan(spec, 2, 5, training=True, backend="reference") as plan:
+    with dnnffi.RNNPlan(spec, batch=2, steps=5, training=True, backend="reference") as plan:
         y, _ = plan.forward(x, None, weights)
         assert_type(y, Numbers)
         plan.backward_weights(accumulate=1)  # type: ignore[arg-type]

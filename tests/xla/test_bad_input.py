@@ -17,7 +17,7 @@ from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.rnn import implementations
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
-ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), None)
+ONE = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4), None)
 X, HX, FLAT = ONE.arrays
 ARRAYS = djax.unpack(FLAT, SPEC, layout="cudnn")
 PACKED = djax.pack(ARRAYS, SPEC)

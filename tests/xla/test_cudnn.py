@@ -16,7 +16,7 @@ from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
 
 
 def both(problem, **keywords):

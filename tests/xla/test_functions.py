@@ -21,8 +21,8 @@ from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
-PADDED = dnnffi.RNNProblem.dense(SPEC, 5, 4, lengths=(2, 5, 1, 3))
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
+PADDED = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, lengths=(2, 5, 1, 3))
 IMPLEMENTATIONS = ("scan", "reference")
 
 some_problems = strategies.problems(
@@ -150,7 +150,7 @@ def test_strict_products_of_the_scan_are_of_the_highest_precision(math):
 
 @pytest.mark.parametrize("lengths", [None, (2, 5, 1, 3)])
 def test_a_key_drops_the_same_whatever_computes(lengths):
-    problem = dnnffi.RNNProblem.dense(SPEC, 5, 4, lengths=lengths)
+    problem = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, lengths=lengths)
     keywords = {"dropout": 0.5, "key": jax.random.key(3)}
     scan, reference = (network(problem, name, **keywords) for name in IMPLEMENTATIONS)
     gradients = [jax.value_and_grad(n.loss, (0, 1, 2))(*n.arrays) for n in (scan, reference)]
@@ -186,7 +186,7 @@ def test_every_layer_has_a_mask_of_its_own():
 def test_layers_one_by_one_are_the_network():
     # So little that nothing is dropped; of each field another value than its default.
     spec = replace(SPEC, bias=False, proj_size=2, dtype="float64")
-    problem = dnnffi.RNNProblem.dense(spec, 5, 4, lengths=(2, 5, 1, 3))
+    problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=4, lengths=(2, 5, 1, 3))
     apart = network(problem, "reference", dropout=1e-12, key=jax.random.key(0))
     at_once = network(problem, "scan")
     assert_close(apart.function(*apart.arrays), at_once.function(*at_once.arrays))
@@ -214,7 +214,7 @@ def test_the_scan_has_derivatives_of_both_modes_and_of_second_order(mode):
         proj_size=2 if mode == "lstm" else 0,
         dtype="float64",
     )
-    problem = dnnffi.RNNProblem.dense(spec, 3, 2, lengths=(3, 1))
+    problem = dnnffi.RNNProblem.dense(spec, steps=3, batch=2, lengths=(3, 1))
     one = network(problem, "scan")
 
     def loss(*arrays):
@@ -228,7 +228,7 @@ def test_the_scan_has_derivatives_of_both_modes_and_of_second_order(mode):
 def test_no_loop_adds_up_gradients_of_weights(mode, proj_size, platform, monkeypatch):
     monkeypatch.setattr(functions, "platform_of", lambda operands: platform)
     spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, proj_size=proj_size)
-    one = network(dnnffi.RNNProblem.dense(spec, 5, 4), "scan")
+    one = network(dnnffi.RNNProblem.dense(spec, steps=5, batch=4), "scan")
     jaxpr = jax.make_jaxpr(jax.grad(one.loss, 2))(*one.arrays)
     forward, backward = [str(e.params["jaxpr"]) for e in equations(jaxpr.jaxpr) if is_scan(e)]
     # On a CPU a step multiplies its x, too.
@@ -239,7 +239,7 @@ def test_no_loop_adds_up_gradients_of_weights(mode, proj_size, platform, monkeyp
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_the_scan_of_a_device_is_that_of_a_cpu(mode, monkeypatch):
     spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
-    one = network(dnnffi.RNNProblem.dense(spec, 13, 4, lengths=(13, 1, 9, 10)), "scan")
+    one = network(dnnffi.RNNProblem.dense(spec, steps=13, batch=4, lengths=(13, 1, 9, 10)), "scan")
     results = []
     for platform in ("cpu", "cuda"):
         monkeypatch.setattr(functions, "platform_of", lambda operands, name=platform: name)
@@ -320,7 +320,7 @@ def test_a_round_of_the_loop_has_as_many_steps_as_asked_for(
 @pytest.mark.parametrize("mode", ["lstm", "rnn_relu"])
 def test_a_tangent_of_some_arguments_alone_is_right(mode):
     spec = dnnffi.RNNSpec(mode=mode, input_size=2, hidden_size=3, dtype="float64")
-    one = network(dnnffi.RNNProblem.dense(spec, 4, 2), "scan")
+    one = network(dnnffi.RNNProblem.dense(spec, steps=4, batch=2), "scan")
     gradients = jax.grad(one.loss, (0, 1, 2))(*one.arrays)
     for number, expected in enumerate(gradients):
         found = jax.grad(one.loss, number)(*one.arrays)

@@ -24,7 +24,7 @@ from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
 NETWORKS = strategies.specs(dtypes=("float32",), projection=False)
 
 
@@ -50,7 +50,7 @@ def test_weights_are_laid_out_as_rnn_weights_are(spec):
 @given(NETWORKS)
 @settings(max_examples=8)
 def test_results_and_gradients_are_those_of_the_scan(by_reference, spec):
-    problem = dnnffi.RNNProblem.dense(spec, 4, 3)
+    problem = dnnffi.RNNProblem.dense(spec, steps=4, batch=3)
     found, expected = (network(problem, name) for name in (by_reference, "scan"))
     assert_close(found.function(*found.arrays), expected.function(*expected.arrays))
     gradients = [jax.grad(one.loss, (0, 1, 2))(*one.arrays) for one in (found, expected)]

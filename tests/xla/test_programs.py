@@ -17,7 +17,7 @@ from dnnffi.jax.rnn.call import Call
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
-ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), "reference")
+ONE = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4), "reference")
 
 
 @given(strategies.problems(layouts=("sequence_major", "batch_major"), with_options=True))

@@ -30,7 +30,7 @@ from dnnffi.jax.rnn.handlers import ALIGNMENT, Handlers
 from dnnffi.jax.xla_ffi import Buffer, Buffers
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
 TRAINING = PROBLEM._replace(training=True)
 CONV = dnnffi.ConvProblem.of(
     "forward", dnnffi.ConvSpec(in_channels=2, out_channels=3, kernel=(3,)), (2, 2, 8)
@@ -73,7 +73,7 @@ CONV_DEFAULTS = {
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_defaults_of_networks_are_those_of_one_plain_layer(mode):
     spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=3)
-    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, 3, 5), None).arrays
+    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, steps=3, batch=5), None).arrays
     function, arrays = getattr(djax, mode), djax.unpack(flat, spec)
     found = function(x, hx, arrays)
     assert found[0].shape == (3, 5, 3)
@@ -347,7 +347,7 @@ def test_the_dtype_of_the_first_array_is_looked_at_first(count):
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 def test_states_are_arrays_of_jax_or_numpy(mode):
     spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4)
-    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, 5, 4), None).arrays
+    x, hx, flat = network(dnnffi.RNNProblem.dense(spec, steps=5, batch=4), None).arrays
     function = getattr(djax, mode)
     of_numpy = jax.tree.map(np.asarray, hx)
     assert_close(function(x, of_numpy, flat, spec=spec), function(x, hx, flat, spec=spec), 0)

@@ -96,7 +96,9 @@ def programs(implementation):
         more = {"dropout": 0.5, "key": jax.random.key(3)} if implementation == "scan" else {}
         for mode in ("lstm", "gru", "rnn_relu"):
             spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=1 + bool(more))
-            problem = dnnffi.RNNProblem.dense(spec, 2, 2, lengths=(2, 1) if more else None)
+            problem = dnnffi.RNNProblem.dense(
+                spec, steps=2, batch=2, lengths=(2, 1) if more else None
+            )
             yield network(problem, implementation, **more)
     if implementation != "scan":
         yield convolution(
@@ -141,7 +143,7 @@ def test_the_scan_of_each_platform_promotes_nothing(mode, platform, setting, mon
         bidirectional=True,
         proj_size=2 if mode == "lstm" else 0,
     )
-    problem = dnnffi.RNNProblem.dense(spec, 5, 2, lengths=(2, 5))
+    problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, lengths=(2, 5))
     one = network(problem, "scan", dropout=0.5, key=jax.random.key(3))
     with setting_of_jax(setting):
         jax.eval_shape(lambda *arrays: jax.vjp(one.function, *arrays)[0], *one.arrays)

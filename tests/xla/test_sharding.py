@@ -12,7 +12,7 @@ import dnnffi
 from dnnffi import jax as djax
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, bidirectional=True)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
 BATCH = (P(None, "d"), (P(None, "d"), P(None, "d")), P())
 TYPES = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
 
@@ -215,7 +215,7 @@ def test_the_reserve_space_fits_the_share_of_a_device_of_any_host(monkeypatch):
     monkeypatch.setattr(jax, "local_device_count", lambda: 1)
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     spec = dnnffi.RNNSpec(mode="gru", input_size=7, hidden_size=4)
-    one = network(dnnffi.RNNProblem.dense(spec, 9, 4), "reference", with_states=False)
+    one = network(dnnffi.RNNProblem.dense(spec, steps=9, batch=4), "reference", with_states=False)
     x, _, weights = one.arrays
     x = jax.device_put(x, jax.NamedSharding(mesh, P(None, "d")))
     gradient = jax.jit(jax.grad(lambda w, x: one.loss(x, None, w)))
@@ -235,7 +235,7 @@ def test_the_reserve_space_fits_the_share_of_a_device_of_any_host(monkeypatch):
 )
 def test_gradients_lie_as_what_they_are_of(mesh, divided, batch_first):
     spec = dnnffi.RNNSpec(mode="gru", input_size=4, hidden_size=3)
-    problem = dnnffi.RNNProblem.dense(spec, 6, 4, batch_first=batch_first)
+    problem = dnnffi.RNNProblem.dense(spec, steps=6, batch=4, batch_first=batch_first)
     one = network(problem, "reference")
     places = [jax.NamedSharding(mesh, where) for where in divided]
     arrays = tuple(map(jax.device_put, one.arrays, places))

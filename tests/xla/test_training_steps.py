@@ -16,7 +16,7 @@ def case_of(mode, dtype):
         mode=mode, input_size=6, hidden_size=8, num_layers=2, bidirectional=True, dtype=dtype
     )
     problem = dnnffi.RNNProblem.dense(
-        spec, 4, 3, training=True, options=rnn_options({"math": "strict"}, mode)
+        spec, steps=4, batch=3, training=True, options=rnn_options({"math": "strict"}, mode)
     )
     return conformance.Case(problem, states=True, seed=0)
 

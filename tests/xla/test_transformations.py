@@ -13,9 +13,11 @@ import dnnffi
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
-ONE = network(dnnffi.RNNProblem.dense(SPEC, 5, 4), "reference")
-PADDED = network(dnnffi.RNNProblem.dense(SPEC, 5, 4, lengths=(1, 5, 2, 3)), "reference")
-BATCH_MAJOR = network(dnnffi.RNNProblem.dense(SPEC, 5, 4, batch_first=True), "reference")
+ONE = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4), "reference")
+PADDED = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, lengths=(1, 5, 2, 3)), "reference")
+BATCH_MAJOR = network(
+    dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, batch_first=True), "reference"
+)
 ROWS = 3
 MAPPED = [(0, None, None), (None, 0, None), (None, None, 0), (0, 0, 0), (0, None, 0)]
 

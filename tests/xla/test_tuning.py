@@ -15,7 +15,7 @@ from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.options import rnn_options
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
-PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
+PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,9 @@ PROBLEM = dnnffi.RNNProblem.dense(SPEC, 5, 4)
             (2, 5),
             {"batch_first": True, "lengths": (2, 5), "options": {"math": "fast"}},
             dnnffi.RNNProblem.dense(
-                *(SPEC, 5, 2),
+                SPEC,
+                steps=5,
+                batch=2,
                 batch_first=True,
                 lengths=(2, 5),
                 training=True,

@@ -23,7 +23,7 @@ from jax_programs import convolution, network
 import dnnffi
 
 LSTM = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
-NETWORK = dnnffi.RNNProblem.dense(LSTM, 5, 4)
+NETWORK = dnnffi.RNNProblem.dense(LSTM, steps=5, batch=4)
 CONV = dnnffi.ConvProblem.of(
     "forward",
     dnnffi.ConvSpec(in_channels=4, out_channels=8, kernel=(3, 2), groups=2),

@@ -167,7 +167,7 @@ class Backends(Generic[R, D]):
         is_read = value.__class__ is DeviceArray  # as dnnffi.torch passes them: no protocol
         if record is REFERENCE or (record is None and not is_read and is_on_host(value)):
             return self._reference, HOST, external_array(argument, value, HOST, strided=strided)
-        array = device_array(argument, value, strided=strided)
+        array = device_array(argument, value, strided=strided, host_is_accepted=record is None)
         record = backend_of(name, array, external=True)
         if wrong := kind_error(record, argument, array):
             raise wrong

@@ -68,8 +68,8 @@ def _held(
     inputs = _inputs(shape, data, place)
     made = dnnffi.RNNPlan(
         shape.spec,
-        shape.batch,
-        shape.steps,
+        batch=shape.batch,
+        steps=shape.steps,
         training=training,
         lengths=shape.lengths or None,
         backend="cudnn" if place == "gpu" else "reference",

@@ -99,7 +99,7 @@ def _executor(problem: RNNProblem, candidate: str) -> RNNExecutor:
 def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """Make a model of cuDNN's fastest algorithm: its calls as one graph on the same arrays."""
     problem = RNNProblem.dense(
-        shape.spec, shape.steps, shape.batch, lengths=shape.lengths, training=training
+        shape.spec, steps=shape.steps, batch=shape.batch, lengths=shape.lengths, training=training
     )
     backend = rnn_backends.of("cudnn")
     assert isinstance(backend, DeviceRNNBackend)

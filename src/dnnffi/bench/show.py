@@ -57,6 +57,32 @@ COLUMNS = {
 """Descriptions of the columns of `table`; "x" is that of all ratios."""
 
 
+MODELS = {
+    "dnnffi": "the functions of dnnffi",
+    "dnnffi plan": "a plan that the program holds",
+    "dnnffi plan captured": "such a plan, replayed as a CUDA graph",
+    "dnnffi jax": "dnnffi.jax in a compiled function",
+    "cudnn raw": "cuDNN's C functions in a CUDA graph",
+    "array": "the network in operations of NumPy, on a GPU of CuPy, in the ways that the names say",
+    "torch eager": "torch.nn as users call it",
+    "torch graph": "torch.nn in a CUDA graph",
+    "torch script": "as array, through torch.jit.script",
+    "jax": "functions of JAX",
+}
+"""Descriptions of models, by their names or the words with which the names begin."""
+
+
+def model_lines(models: Iterable[str]) -> list[str]:
+    """Return a line for each description of `MODELS` that one of ``models`` needs."""
+    found = {}
+    for model in models:
+        words = model.split()
+        prefixes = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+        if name := next((prefix for prefix in prefixes if prefix in MODELS), None):
+            found[name] = f"  {name}{' ...' if name != model else ''}: {MODELS[name]}"
+    return list(found.values())
+
+
 class Table(NamedTuple):
     """A table without empty columns; the first two columns are texts, the others numbers."""
 
@@ -82,6 +108,9 @@ def print_record(record: Record, naming: str) -> None:
     print(f"Shapes: {naming}")
     if "seed" in record:
         print(f"The shapes of the set random were drawn from the seed {record['seed']}.")
+    lines = model_lines(row["model"] for row in record["rows"] if "ms" in row)
+    if lines:
+        print("Models (docs/benchmarks.md describes each):", *lines, sep="\n")
     print_tables(tables, COLUMNS)
     for line in (*unmeasured(record), *map(str, comparisons(record))):
         print(line)

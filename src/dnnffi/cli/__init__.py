@@ -42,9 +42,13 @@ def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
         subparser = subparsers.add_parser(
             command.NAME, help=command.HELP, description=command.DESCRIPTION
         )
+        subparser.set_defaults(command=command, parser=subparser)
         command.add_arguments(subparser)
-        subparser.set_defaults(command=command)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # argparse itself would show the usage of the whole program.
+        used = getattr(options, "parser", parser)
+        used.error(f"unrecognized arguments: {' '.join(unknown)}")
     if "command" not in options:
         parser.print_help()
         return 0

@@ -17,6 +17,7 @@ from dnnffi import files
 from dnnffi.bench.shapes import shapes_of
 from dnnffi.bench.suites import CALLS, SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError, check_output, number, one_thread
+from dnnffi.installing import install_extra
 
 if TYPE_CHECKING:
     from dnnffi.bench.creator import Creator
@@ -49,7 +50,7 @@ def _names(known: Sequence[str], what: str) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    subparsers = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    subparsers = parser.add_subparsers(dest="what", metavar="WHAT")
     for what, suite in SUITES.items():
         words = f"measure {suite.networks}"
         naming = (
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"figures are {suite.figures}."
         )
         subparser = subparsers.add_parser(what, help=words, description=description, epilog=naming)
+        subparser.set_defaults(parser=subparser)
         _add_arguments(subparser, suite)
 
 
@@ -130,6 +132,8 @@ def run(options: argparse.Namespace) -> int:
     from dnnffi.cli import probe
     from dnnffi.cli.machine import machine
 
+    if options.what is None:
+        options.parser.error(f"WHAT is missing: choose from {', '.join(SUITES)}")
     suite = SUITES[options.what]
     for option, other in suite.instead.items():
         if getattr(options, option):
@@ -238,7 +242,10 @@ def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str
             )
         return ()
     if absent := probe.absent(*asked):
-        raise CommandError(f"--peers: {' and '.join(absent)} not installed", code=1)
+        raise CommandError(
+            f"--peers: {' and '.join(absent)} not installed. Install: {install_extra(*absent)}",
+            code=1,
+        )
     return asked
 
 

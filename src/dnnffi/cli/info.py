@@ -109,7 +109,7 @@ _BOTH = "RNNs and convolutions on {} GPUs"
 
 def _first_line(found: Found, additions: Iterable[Addition]) -> str:
     """Return what works here, GPUs first, and what was not found."""
-    from dnnffi.cli import wheels
+    from dnnffi import wheels
 
     ready, missing = [], []
     gpus = found.devices.found
@@ -136,7 +136,8 @@ def _first_line(found: Found, additions: Iterable[Addition]) -> str:
 
 def _additions(found: Found) -> Iterator[Addition]:
     """Yield what was not found, with install commands that fit the installed packages."""
-    from dnnffi.cli import probe, wheels
+    from dnnffi import wheels
+    from dnnffi.cli import probe
     from dnnffi.installing import install_extra
 
     major = probe.cuda_major()

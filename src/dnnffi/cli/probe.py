@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
+from dnnffi import wheels
 from dnnffi.backends.cudnn import library as cudnn
 from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
-from dnnffi.cli import wheels
 from dnnffi.device.cupy import INSTALL_CUPY
 from dnnffi.errors import CudaError, LibraryNotFoundError
 from dnnffi.runtime.cuda.driver import load_driver

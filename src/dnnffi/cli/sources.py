@@ -66,6 +66,7 @@ PARTS = {
         "annotations.py",
         "other_names.py",
         "installing.py",
+        "wheels.py",
         "operating_system.py",
         "ownership.py",
         "typing.py",

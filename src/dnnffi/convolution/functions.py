@@ -22,7 +22,7 @@ from dnnffi.convolution import validate
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
-from dnnffi.device.arrays import as_array, is_external, kind
+from dnnffi.device.arrays import as_array, conversion, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external.host import external_array
 from dnnffi.device.external.use import checked_use, thread
@@ -623,6 +623,7 @@ def _check_dtype(name: str, array: AnyArray) -> None:
     if not _is_convolved(array.dtype):
         raise TypeError(
             f"{name} must have one of the dtypes {', '.join(ITEM_SIZES)}; got {array.dtype}"
+            f"{conversion(name, array, 'float32')}"
         )
 
 
@@ -639,7 +640,10 @@ def _check_arrays(
         if array is None:
             continue
         if array.dtype is not dtype and array.dtype.name != dtype.name:  # in any byte order
-            raise TypeError(f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of {first}, {dtype}; got {array.dtype}"
+                f"{conversion(name, array, dtype.name)}"
+            )
         if name is not first:
             where = found.device_of(name, array)
             if where != device:

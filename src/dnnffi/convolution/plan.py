@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.convolution.backend import ConvBackend, conv_backends
-from dnnffi.device.arrays import as_array
+from dnnffi.device.arrays import as_array, conversion
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.device.spans import check_apart, spans_of, written_span
 from dnnffi.errors import not_picklable
@@ -89,7 +89,11 @@ class ConvPlan:
             options=options,
         )
         if problem.options.validate:
-            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+            name = "conv_transpose" if spec.transposed else "conv"
+            name += "" if operation == FORWARD else f"_{operation}"
+            raise ValueError(
+                f"options['validate'] works in functions only; call dnnffi.{name} with it"
+            )
         self._device: Any = None if device is None else check_range("device", device, 0)
         self._is_closed = self._is_to_measure = False  # as long as there is no plan
         self._plan: ConvProblemPlan | None = None
@@ -190,7 +194,9 @@ class ConvPlan:
             raise ValueError(f"{name} must be on device {self._device}; it is on {where}")
         dtype = self._problem.spec.dtype
         if array.dtype.name != dtype:
-            raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}")
+            raise TypeError(
+                f"{name} must have dtype {dtype}; got {array.dtype}{conversion(name, array, dtype)}"
+            )
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
         return array

@@ -77,9 +77,12 @@ def as_array(name: str, value: object) -> AnyArray:
         return _on_device(name, value, "asarray")
     if hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
         return host_array(name, value)
+    instead = instead_of(name, value)
+    if isinstance(value, list | tuple):
+        instead = conversion(name, value, "float32")
     raise TypeError(
         f"{name} must be a NumPy or CuPy array, or an object with DLPack, __array_interface__ or "
-        f"__cuda_array_interface__; got {type(value).__name__}{instead_of(name, value)}"
+        f"__cuda_array_interface__; got {type(value).__name__}{instead}"
     )
 
 
@@ -101,6 +104,19 @@ def instead_of(name: str, value: object) -> str:
     if hasattr(value, "batch_sizes") and hasattr(value, "data"):  # PyTorch's PackedSequence
         return f"; give its data, with batch_sizes={name}.batch_sizes"
     return ""
+
+
+def conversion(name: str, array: object, dtype: str) -> str:
+    """Return the end of an error message, which says how to convert an argument to ``dtype``.
+
+    ``array`` is the argument as the user passed it, or an array over its memory.
+    """
+    if isinstance(array, list | tuple):
+        return f"; use numpy.asarray({name}, {dtype!r})"
+    base = getattr(array, "base", None)  # of a tensor's memory this is a capsule
+    if hasattr(array, "astype") and (base is None or isinstance(base, type(array))):
+        return f"; use {name}.astype({dtype!r})"
+    return f"; convert it to {dtype}"
 
 
 def cannot_be_seen(name: str, error: Exception) -> TypeError:

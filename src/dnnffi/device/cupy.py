@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnffi import wheels
 from dnnffi.device.graphs import StepGraph
 from dnnffi.device.interface import AnyArray, Array
 from dnnffi.device.memory import DeviceMemory
@@ -117,6 +118,6 @@ def import_cupy() -> Any:
     except ImportError as error:
         raise ImportError(
             f"CuPy is needed for GPU arrays, unless options['allocator'] makes the results. "
-            f"Install: {INSTALL_CUPY}"
+            f"Install: {wheels.fitting_installed(INSTALL_CUPY)}"
         ) from error
     return cupy

@@ -69,7 +69,7 @@ class Store:
             return None
 
     def write(self, key: Mapping[str, Any], value: Any) -> None:
-        """Keep ``value``. Where the folder cannot be written, it is said once."""
+        """Keep ``value``. If the folder cannot be written, warn in the first call."""
         path = self._path(key)
         if path is None:
             return
@@ -82,7 +82,7 @@ class Store:
             self.warn(f"tuning results cannot be kept: {error}")
 
     def warn(self, text: str) -> None:
-        """Say once what is wrong with the folder."""
+        """Warn of the folder; only the first call does."""
         if not self._warned:
             self._warned = True
             warnings.warn(

@@ -182,8 +182,9 @@ def _damage_of(source: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # zipfile, zlib, json, NumPy, h5py and PyTorch have many kinds of errors for damaged files.
+        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"{source} is not a whole {source.suffix[1:]} file of plain arrays: {error}"
+            f"{source} is not a readable {source.suffix[1:]} file of plain arrays: {reason}"
         ) from error
 
 
@@ -216,8 +217,8 @@ def _path(path: object, suffixes: tuple[str, ...]) -> Path:
     found = Path(os.fsdecode(path))
     if found.suffix not in suffixes:
         *first, last = suffixes
+        advice = "" if suffixes == _SAVED_SUFFIXES else _OTHER_READERS.get(found.suffix, "")
         raise ValueError(
-            f"path must end in {', '.join(first)} or {last}; got {str(found)!r}"
-            f"{_OTHER_READERS.get(found.suffix, '')}"
+            f"path must end in {', '.join(first)} or {last}; got {str(found)!r}{advice}"
         )
     return found

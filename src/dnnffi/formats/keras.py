@@ -66,8 +66,10 @@ def read(
             raise ValueError(f"mode is {mode!r}; the layer is {found!r}")
         checked_mode, readings = found, [cells]
     else:
-        checked_mode = check_mode(mode)
         readings = _readings(weights, wanted)
+        if mode is None:
+            raise ValueError('the arrays do not show the mode; pass mode="lstm", "gru", ...')
+        checked_mode = check_mode(mode)
     if not resets_after and checked_mode == "gru":
         raise ValueError(f"reset_after must be True: {_NO_RESET_AFTER}")
     made = _the_one_that_fits(checked_mode, readings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnffi.formats.network import function_name, is_one_of
+from dnnffi.formats.network import function_name, is_defined_in, is_one_of
 from dnnffi.spec.checks import brief, clipped
 from dnnffi.spec.names import Mode
 
@@ -87,10 +87,17 @@ def read_layers(name: str, layers: Sequence[Any]) -> tuple[Mode, list[list[Named
 def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tuple[str, Any]]:
     """The cells of a layer of one direction, in the order in which they run."""
     if not is_one_of(layer, LAYERS, PACKAGES):
+        hint = ""
+        if hasattr(layer, "layers"):
+            hint = "; pass model.layers[0], or a list of its recurrent layers"
+        elif not is_defined_in(type(layer), PACKAGES):
+            hint = (
+                ", which may compute something else: if its weights are right all the same, pass "
+                "layer.get_weights()"
+            )
         raise ValueError(
             f"{where} must be a layer of Keras, {', '.join(LAYERS)} or Bidirectional; got "
-            f"{_class_name(layer)}, which may compute something else: if its weights are right all "
-            f"the same, pass layer.get_weights()"
+            f"{_class_name(layer)}{hint}"
         )
     check_settings(where, layer.get_config())
     if bool(layer.go_backwards) != go_backwards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -235,8 +236,14 @@ def refuse_projection(spec: RNNSpec, format_name: str) -> None:
         )
 
 
+READS_FILES = ": RNNWeights.load(path) reads files"
+"""The end of an error message about a path in place of arrays."""
+
+
 def described(value: object) -> str:
-    """The type of an argument that is not what it should be, or that it is empty."""
+    """The type of an argument that is not what it should be, or that it is empty or a path."""
+    if isinstance(value, str | os.PathLike):
+        return f"a path{READS_FILES}"
     empty = isinstance(value, list | tuple) and not value
     return f"{'an empty ' if empty else ''}{type(value).__name__}"
 

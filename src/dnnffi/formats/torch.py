@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dnnffi.device.interface import AnyArray
 from dnnffi.formats.network import (
+    READS_FILES,
     Cell,
     Network,
     check_dims,
@@ -49,6 +51,8 @@ def read(
         advice = ""
         if hasattr(state, "state_dict"):
             advice = "; pass module.state_dict()"
+        elif isinstance(state, str | os.PathLike):
+            advice = READS_FILES
         elif isinstance(state, list | tuple):
             advice = "; RNNWeights.pack takes a list in PyTorch's order, from_keras one of Keras's"
         raise TypeError(

@@ -26,6 +26,7 @@ from dnnffi.spec.checks import ITEM_SIZES, clipped
 # (CVE-2025-32434).
 _FIRST_SAFE_VERSION = (2, 6)
 _INSTALL = "pip install torch"
+_FIRST_BYTE_OF_PICKLE = b"\x80"  # of protocol 2 and newer
 
 MAX_NESTING = 32
 """Upper bound on the depth of containers that are entered."""
@@ -50,7 +51,8 @@ class TorchReader:
     def __init__(self, file: BinaryIO) -> None:
         self._max_bytes = os.fstat(file.fileno()).st_size
         self._num_bytes = 0
-        if is_zipfile(file):
+        is_archive = is_zipfile(file)
+        if is_archive:
             with ZipFile(file) as archive:
                 if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                     raise ValueError(
@@ -60,6 +62,9 @@ class TorchReader:
                     )
             stored_members(file)
         torch = self._torch = _imported()
+        file.seek(0)
+        if not is_archive and file.read(1) != _FIRST_BYTE_OF_PICKLE:
+            raise ValueError("torch.save has not written it")
         file.seek(0)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
+from dnnffi.device.arrays import conversion
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray
 from dnnffi.spec.options import RNNOptions
@@ -62,7 +63,10 @@ def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) 
         )
     # The name, which NumPy puts together each time, only where it is another object.
     if x.dtype != dtype_object(spec.dtype) and x.dtype.name != spec.dtype:
-        raise TypeError(f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}")
+        raise TypeError(
+            f"x must have the dtype of the weights, {spec.dtype}; got {x.dtype}"
+            f"{conversion('x', x, spec.dtype)}"
+        )
     if options.validate and dropout and spec.num_layers > 1:
         raise ValueError(
             "options['validate'] needs dropout=0: the reference cannot draw a vendor's random "

@@ -15,7 +15,7 @@ from dnnffi.backends.backend import Backend
 from dnnffi.backends.registry import REFERENCE, kind_error
 from dnnffi.backends.resources import Backends, Resources
 from dnnffi.backends.rnn_interface import PackedNetwork
-from dnnffi.device.arrays import as_array, to_host
+from dnnffi.device.arrays import as_array, conversion, to_host
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
@@ -318,7 +318,7 @@ def _warn_of_packing() -> None:
 
 @cache
 def warn_of_dropout() -> None:
-    """Say once that dropout does nothing in a network of one layer, as PyTorch says."""
+    """Warn in the first call that dropout does nothing in a network of one layer, as PyTorch."""
     warnings.warn(
         "dropout is between layers: with num_layers=1 nothing is dropped",
         UserWarning,
@@ -339,7 +339,7 @@ def _taken_by(weights: object) -> str:
     if hasattr(weights, "state_dict"):
         return "; RNNWeights.from_torch takes its state_dict()"
     if getattr(weights, "ndim", None) == 1:
-        return "; RNNWeights(flat, spec, backend=...) takes a flat one in a layout"
+        return "; to use a flat buffer, pass RNNWeights(flat, spec, backend='cudnn')"
     return ""
 
 
@@ -372,7 +372,9 @@ def weights_of(
     if isinstance(weights, RNNWeights):
         spec = weights.spec
         if spec.mode != mode:
-            raise ValueError(f"weights are those of {spec.mode!r}; this is {mode!r}")
+            raise ValueError(
+                f"weights are of mode {spec.mode!r}, but {mode} was called; call dnnffi.{spec.mode}"
+            )
         if num_layers.__class__ is not int:  # True and 1.0 equal 1
             num_layers = check_integer("num_layers", num_layers)
         if num_layers not in (1, spec.num_layers):
@@ -390,6 +392,7 @@ def weights_of(
     if arrays[0].dtype.name not in ITEM_SIZES:
         raise TypeError(
             f"weights[0] must have one of the dtypes {', '.join(ITEM_SIZES)}; got {arrays[0].dtype}"
+            f"{conversion('weights[0]', arrays[0], 'float32')}"
         )
     spec = RNNSpec.from_weight_shapes(
         mode,
@@ -402,6 +405,6 @@ def weights_of(
         if array.dtype != arrays[0].dtype:
             raise TypeError(
                 f"weights[{index}] must have the dtype of weights[0], {arrays[0].dtype}; "
-                f"got {array.dtype}"
+                f"got {array.dtype}{conversion(f'weights[{index}]', array, arrays[0].dtype.name)}"
             )
     return spec, arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dnnffi.device.arrays import as_array, check_aligned, ready
+from dnnffi.device.arrays import as_array, check_aligned, conversion, ready
 from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
 from dnnffi.spec.rnn import RNNSpec
@@ -36,6 +36,7 @@ class CallArrays(NamedTuple):
         if array.dtype.name != self.spec.dtype:
             raise TypeError(
                 f"{name} must have the dtype of the weights, {self.spec.dtype}; got {array.dtype}"
+                f"{conversion(name, array, self.spec.dtype)}"
             )
         return ready(name, array)
 

@@ -123,7 +123,8 @@ class RNNContext(Generic[ArrayT]):
         Parameters
         ----------
         dy : shape of y, or None for zeros; padding past a row's length is not read
-        dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None
+        dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None for
+            zeros. One of dy, dh_n and dc_n must be an array
         need : which of "x", "hx", "weights" to compute
         retain : keep what the forward pass saved, at the cost of a copy of the reserve space, so
             that `backward` can be called again
@@ -156,6 +157,16 @@ class RNNContext(Generic[ArrayT]):
         """
         if "torch._dynamo" in sys.modules and is_compiling():
             return uncompiled(RNNContext.backward)(self, dy, dhx, need=need, retain=retain)
+        if dy is None and (dhx is None or _is_pair_of_none(dhx)):
+            raise TypeError(
+                "backward needs dy or dhx; both are None, so all gradients would be zero"
+            )
+        return self._backward(dy, dhx, need, retain)
+
+    def _backward(
+        self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
+    ) -> Gradients[Any]:
+        """Return the gradients as `backward` does, also without any gradient, for dnnffi.torch."""
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
         except TypeError:
@@ -577,6 +588,10 @@ class _EmbeddedContext(RNNContext[Any]):
             saved.take(Phase.FORWARD)
             self._saved = None
         return found
+
+
+def _is_pair_of_none(dhx: Any) -> bool:
+    return isinstance(dhx, tuple | list) and bool(dhx) and all(one is None for one in dhx)
 
 
 def _copied_to_user(gradient: Any) -> Any:

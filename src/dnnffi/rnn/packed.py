@@ -99,7 +99,9 @@ class PackedRNN:
         network, spec = self._open(), self.spec
         checked = self._options if options is None else rnn_options(options, spec.mode)
         if checked.validate:
-            raise ValueError("options['validate'] is for the functions; a context does not compare")
+            raise ValueError(
+                f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
+            )
         x = as_array("x", x)
         self._backend.device_of("x", x)
         keep_state = check_flag("keep_state", keep_state)

@@ -30,7 +30,8 @@ class RNNPlan:
     Parameters
     ----------
     spec : the network
-    batch, steps : B, which may be 0, and T
+    batch : B, the number of rows, which may be 0
+    steps : T, the number of time steps
     training : whether `backward_data` and `backward_weights` are to follow a forward pass
     batch_first : x is [B, T, I] instead of [T, B, I]
     lengths : one host integer a row, from 1 to T, in any order
@@ -66,9 +67,9 @@ class RNNPlan:
     def __init__(
         self,
         spec: RNNSpec,
+        *,
         batch: int,
         steps: int,
-        *,
         training: bool = False,
         batch_first: bool = False,
         lengths: Integers | None = None,
@@ -84,8 +85,8 @@ class RNNPlan:
             )
         problem = RNNProblem.dense(
             spec,
-            steps,
-            batch,
+            steps=steps,
+            batch=batch,
             batch_first=batch_first,
             lengths=lengths,
             training=training,
@@ -93,7 +94,9 @@ class RNNPlan:
             options=options,
         )
         if problem.options.validate:
-            raise ValueError("options['validate'] is for the functions; a plan does not compare")
+            raise ValueError(
+                f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
+            )
         if problem.dropout and not problem.training:
             raise ValueError("dropout acts in training alone; make the plan with training=True")
         if problem.dropout and not problem.drops:

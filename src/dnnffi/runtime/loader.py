@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 from _cffi_backend import FFI
 
-from dnnffi import files
+from dnnffi import files, wheels
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.importing import import_lock
 from dnnffi.log import logger
@@ -81,7 +82,7 @@ def load(
                 searched.append(f"{place.found_via}: nothing there")
             elif place.decisive:
                 break
-    raise LibraryNotFoundError(library, searched, install)
+    raise LibraryNotFoundError(library, searched, wheels.fitting_installed(install))
 
 
 def has_symbol(lib: Any, name: str) -> bool:
@@ -136,6 +137,25 @@ def pathfinder(name: str) -> Place:
             yield path
 
     return Place("cuda-pathfinder", candidates)
+
+
+def wheel(package: str, *names: str) -> Place:
+    """The files ``names`` in the folder ``lib`` of an installed package, without importing it.
+
+    cuda-pathfinder searches for one file name of each library. This place has the names of older
+    versions.
+    """
+
+    def candidates() -> Iterator[str]:
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):  # no parent package; a module without a spec
+            spec = None
+        for folder in (spec and spec.submodule_search_locations) or ():
+            paths = (os.path.join(folder, "lib", name) for name in names)
+            yield from (path for path in paths if os.path.exists(path))
+
+    return Place(f"the wheel of {package}", candidates)
 
 
 def system(*names: str, dlls: tuple[str, ...] = ()) -> Place:

@@ -33,12 +33,26 @@ def conv_cause(
     first, second = arrays
     swapped = {**shapes, first: shapes[second], second: shapes[first]}
     if fits(swapped, groups, transposed):
-        return f"they fit in the other order: {first} comes first, then {second}"
+        if arrays != ("x", "w") or not _are_in_order(shapes, groups, transposed):
+            return f"they fit in the other order: {first} comes first, then {second}"
+        if not transposed:
+            return "add padding"
     if fits_in_groups:
         return f"they fit with groups={num_groups}"
     if fits(shapes, groups, not transposed):
         return f"they fit {'conv' if transposed else 'conv_transpose'}"
     return None
+
+
+def _are_in_order(shapes: Shapes, groups: int, transposed: bool) -> bool:
+    """Return whether x and w have the channels of one convolution, so that only sizes differ.
+
+    False if w has a kernel that is not square and x as w would have a square one.
+    """
+    x_shape, w_shape = shapes["x"], shapes["w"]
+    if len(x_shape) != len(w_shape) or (_is_square(x_shape) and not _is_square(w_shape)):
+        return False
+    return x_shape[1] == (w_shape[0] if transposed else w_shape[1] * groups)
 
 
 def _groups_for(shapes: Shapes, transposed: bool) -> int:

@@ -55,16 +55,19 @@ class RNNProblem(NamedTuple):
     def dense(
         cls,
         spec: RNNSpec,
+        *,
         steps: int,
         batch: int,
-        *,
         batch_first: bool = False,
         lengths: Integers | None = None,
         training: bool = False,
         dropout: float = 0.0,
         options: RNNOptions | RNNOptionsDict | None = DEFAULTS,
     ) -> Self:
-        """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none."""
+        """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none.
+
+        ``steps`` is T, ``batch`` B.
+        """
         training, options = _check_rest(spec, training, options)
         steps, batch = check_integer("steps", steps), check_integer("batch", batch)
         batch_first, dropout = check_flag("batch_first", batch_first), check_dropout(dropout)

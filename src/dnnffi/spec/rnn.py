@@ -290,8 +290,8 @@ class RNNSpec(_Keyed):
         if rest or per_direction not in allowed:
             raise ValueError(
                 f"weights: {len(shapes)} arrays for {num_layers} layer(s) and {directions} "
-                f"direction(s); expected {' or '.join(str(n * stacked) for n in allowed)} "
-                f"({', '.join(map(str, allowed))} for each layer and direction)"
+                f"direction(s); expected {'2 to 5' if mode == 'lstm' else '2 or 4'} arrays per "
+                f"layer and direction"
             )
         for index in (0, 1):
             if len(shapes[index]) != 2:

@@ -16,7 +16,7 @@ from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 from dnnffi.spec.names import DType, MemoryLayout, Operation
 from dnnffi.spec.options import MATHS, TUNES
-from dnnffi.testing.draw import DTYPES, either
+from dnnffi.testing.draw import DTYPES, check_problem, check_strategy, either, names_among
 
 _HostArray = np.ndarray[Any, Any]
 
@@ -53,6 +53,7 @@ def conv_specs(
         raise ValueError("depthwise=True needs max_groups of 2 or more")
     if asymmetric and max_padding < 1:
         raise ValueError("asymmetric=True needs max_padding of 1 or more")
+    dtypes = names_among("dtypes", dtypes, DTYPES)
     rank = draw(st.sampled_from(list(ranks)))
 
     def each(least: int, most: int) -> tuple[int, ...]:
@@ -80,7 +81,7 @@ def conv_specs(
             draw(st.integers(0, max(s, d) - 1)) if is_transposed else 0
             for s, d in zip(stride, dilation, strict=True)
         ),
-        dtype=draw(st.sampled_from(list(dtypes))),
+        dtype=draw(st.sampled_from(dtypes)),
     )
 
 
@@ -137,8 +138,11 @@ def conv_problems(
         None draws both True and False
     with_options : whether to draw `conv_options` too, instead of the defaults
     """
+    operations = names_among("operations", operations, OPERATIONS)
+    layouts = names_among("layouts", layouts, LAYOUTS)
+    check_strategy("convolutions", convolutions, ConvSpec, "st.just(spec)")
     spec = draw(conv_specs() if convolutions is None else convolutions)
-    operation = draw(st.sampled_from(list(operations)))
+    operation = draw(st.sampled_from(operations))
     sizes = [draw(st.integers(least, least + max_extra)) for least in _smallest(spec)]
     more: dict[str, Any] = {}
     if operation == FORWARD and draw(either(fused)):
@@ -154,7 +158,7 @@ def conv_problems(
         operation,
         spec,
         spec.x_shape(draw(st.integers(1, max_batch)), sizes),
-        layout=draw(st.sampled_from(list(layouts))),
+        layout=draw(st.sampled_from(layouts)),
         **more,
     )
 
@@ -194,6 +198,7 @@ def conv_inputs(problem: ConvProblem, seed: int) -> ConvInputs:
 
     The same seed gives the same numbers, rounded to the spec's dtype, in each layout.
     """
+    check_problem(problem, ConvProblem, 'ConvProblem.of("forward", spec, x_shape)')
     spec = problem.spec
     random = np.random.default_rng(seed)
     dtype = dtype_object(spec.dtype)
@@ -217,6 +222,7 @@ def conv_keywords(problem: ConvProblem) -> dict[str, Any]:
 
     The residual is an array, and so not among them.
     """
+    check_problem(problem, ConvProblem, 'ConvProblem.of("forward", spec, x_shape)')
     spec = problem.spec
     result: dict[str, Any] = {
         "stride": spec.stride,

@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from hypothesis import strategies as st
 
+from dnnffi.spec.checks import brief
 from dnnffi.spec.names import DType
+
+Name = TypeVar("Name", bound=str)
 
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
 DTYPES: tuple[DType, ...] = ("float32", "float64", "float16", "bfloat16")
+
+
+def names_among(argument: str, values: Iterable[Name], known: Iterable[str] = ()) -> list[Name]:
+    """Return names to draw from; errors name the argument. Without ``known`` any name is right."""
+    if isinstance(values, str):
+        raise TypeError(f"{argument} must be a tuple of names; got {values!r}; write ({values!r},)")
+    try:
+        names = list(values)
+    except TypeError:
+        raise TypeError(f"{argument} must be a tuple of names; got {brief(values)}") from None
+    if not names:
+        raise ValueError(f"{argument} must have at least one name; got {brief(values)}")
+    expected = list(known)
+    for name in names:
+        if expected and name not in expected:
+            raise ValueError(f"{argument} must be among {', '.join(expected)}; got {brief(name)}")
+    return names
+
+
+def check_strategy(argument: str, value: object, drawn: type, just: str) -> None:
+    """Raise ``TypeError`` unless ``value`` is a strategy or None.
+
+    ``just`` says how to make a strategy of an object of the class ``drawn``.
+    """
+    if value is None or isinstance(value, st.SearchStrategy):
+        return
+    how = f"; use {just}" if isinstance(value, drawn) else ""
+    raise TypeError(f"{argument} must be a strategy; got {type(value).__name__}{how}")
+
+
+def check_problem(value: object, kind: type, made_by: str) -> None:
+    """Raise ``TypeError`` unless ``value`` is a problem of the class ``kind``."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__.startswith("RNN") else "a"
+        raise TypeError(
+            f"problem must be {article} {kind.__name__}; got {type(value).__name__}; use {made_by}"
+        )
 
 
 def either(fixed: bool | None) -> st.SearchStrategy[bool]:

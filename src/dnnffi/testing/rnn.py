@@ -15,7 +15,7 @@ from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
-from dnnffi.testing.draw import DTYPES, either
+from dnnffi.testing.draw import DTYPES, check_problem, check_strategy, either, names_among
 
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
 MODES: tuple[Mode, ...] = ("rnn_tanh", "rnn_relu", "gru", "lstm")
@@ -47,9 +47,10 @@ def specs(
     bias : whether the network has biases
     projection : whether the network has a projection (P < H); True draws only LSTMs
     """
+    modes, dtypes = names_among("modes", modes, MODES), names_among("dtypes", dtypes, DTYPES)
     if projection and ("lstm" not in modes or max_size < 2):
         raise ValueError("projection=True needs 'lstm' among modes and a max_size of 2 or more")
-    mode: Mode = draw(st.sampled_from(["lstm"] if projection else list(modes)))
+    mode: Mode = draw(st.sampled_from(["lstm"] if projection else modes))
     if projection is None:
         projected = mode == "lstm" and max_size > 1 and draw(st.booleans())
     else:
@@ -63,7 +64,7 @@ def specs(
         bidirectional=draw(either(bidirectional)),
         bias=draw(either(bias)),
         proj_size=draw(st.integers(1, hidden_size - 1)) if projected else 0,
-        dtype=draw(st.sampled_from(list(dtypes))),
+        dtype=draw(st.sampled_from(dtypes)),
     )
 
 
@@ -88,7 +89,7 @@ def options(
     only if ``algorithms`` names them.
     """
     choices: dict[str, st.SearchStrategy[Any]] = {
-        "algorithm": st.sampled_from(list(algorithms)),
+        "algorithm": st.sampled_from(names_among("algorithms", algorithms)),
         "math": st.sampled_from(MATHS),
     }
     if mode == "lstm":
@@ -125,19 +126,21 @@ def problems(
     dropout : probability of dropout in problems for training
     with_options : whether to draw `options` too, instead of the defaults
     """
+    layouts = names_among("layouts", layouts, LAYOUTS)
+    check_strategy("networks", networks, RNNSpec, "st.just(spec)")
     spec = draw(specs() if networks is None else networks)
     trains = draw(either(training))
     common: dict[str, Any] = {"training": trains, "dropout": dropout if trains else 0.0}
     if with_options:
         common["options"] = rnn_options(draw(options(spec.mode)), spec.mode)
-    layout = draw(st.sampled_from(list(layouts)))
+    layout = draw(st.sampled_from(layouts))
     if layout == PACKED:
         return RNNProblem.packed(spec, draw(batch_sizes(max_steps, max_batch)), **common)
     steps, batch = draw(st.integers(1, max_steps)), draw(st.integers(1, max_batch))
     return RNNProblem.dense(
         spec,
-        steps,
-        batch,
+        steps=steps,
+        batch=batch,
         batch_first=layout == BATCH_MAJOR,
         lengths=draw(lengths(steps, batch)) if draw(either(padded)) else None,
         **common,
@@ -188,6 +191,7 @@ def inputs(problem: RNNProblem, seed: int) -> Inputs:
     x and dy are not zero past a row's length, where no backend may read. The same seed gives the
     same numbers, rounded to the spec's dtype.
     """
+    check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
     spec = problem.spec
     # Another stream than that of the weights.
     random = np.random.default_rng((seed, 1))
@@ -222,12 +226,13 @@ def keywords(problem: RNNProblem, function: Callable[..., Any] | None = None) ->
     >>> import dnnffi
     >>> from dnnffi import testing
     >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, num_layers=2)
-    >>> problem = dnnffi.RNNProblem.dense(spec, 5, 2, training=True, dropout=0.5)
+    >>> problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, training=True, dropout=0.5)
     >>> "dropout" in testing.keywords(problem, dnnffi.gru)
     False
     >>> testing.keywords(problem, dnnffi.gru_forward)["dropout"]
     0.5
     """
+    check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
     spec = problem.spec
     result: dict[str, Any] = {
         "num_layers": spec.num_layers,

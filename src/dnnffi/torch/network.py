@@ -308,7 +308,7 @@ def _gradients(
             )
         else:
             dhx = dh_n if count == 1 else (dh_n, dc_n)
-            dx, dhx, dweights = context.backward(dy, dhx, need=need, retain=retain)
+            dx, dhx, dweights = context._backward(dy, dhx, need, retain)
             dh_0, dc_0 = dhx if isinstance(dhx, tuple) else (dhx, None)
             if isinstance(dweights, RNNWeights):
                 dweights = dweights.flat

@@ -46,6 +46,8 @@ def check_tensor(name: str, value: object) -> None:
     """Raise ``TypeError`` for an argument that is no tensor."""
     if not isinstance(value, Tensor):
         hint = instead_of(name, value)
+        if isinstance(value, list | tuple) and not hint:
+            hint = f"; use torch.tensor({name}, dtype=torch.float32)"
         raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}{hint}")
 
 
@@ -198,5 +200,7 @@ def _add_dtype(name: str, dtype: torch.dtype) -> np.dtype[Any]:
     """Return NumPy's dtype for one of PyTorch that was not used so far."""
     if dtype not in _NAMES:
         names = ", ".join(DTYPE_NAMES.values())
-        raise TypeError(f"{name} must have one of the dtypes {names}; got {dtype}")
+        raise TypeError(
+            f"{name} must have one of the dtypes {names}; got {dtype}; use {name}.float()"
+        )
     return _numpy_dtypes.setdefault(dtype, dtype_object(_NAMES[dtype]))

@@ -21,7 +21,7 @@ A40 = Architecture(8, 6, 84)
 
 def problem(mode="lstm", size=512, steps=100, batch=64, dtype="float16", training=False, **spec):
     spec = RNNSpec(mode=mode, input_size=size, hidden_size=size, dtype=dtype, **spec)
-    return RNNProblem.dense(spec, steps, batch, training=training)
+    return RNNProblem.dense(spec, steps=steps, batch=batch, training=training)
 
 
 @pytest.mark.parametrize(

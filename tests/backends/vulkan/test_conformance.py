@@ -76,7 +76,7 @@ def test_sizes_around_those_of_the_tiles(
     )
     options = dnnffi.spec.options.rnn_options({"algorithm": algorithm}, mode)
     problem = dnnffi.RNNProblem.dense(
-        spec, 3, batch, lengths=[1 + n % 3 for n in range(batch)], options=options
+        spec, steps=3, batch=batch, lengths=[1 + n % 3 for n in range(batch)], options=options
     )
     conformance.check_inference(conformance.Case(problem, True, hidden), run_context)
 
@@ -87,21 +87,21 @@ def test_persistent_kernels_run_long_sequences_to_their_end(device, hidden, step
     spec = dnnffi.RNNSpec(mode="gru", input_size=4, hidden_size=hidden, bidirectional=True)
     options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "gru")
     lengths = [steps, steps - 1, 7]
-    problem = dnnffi.RNNProblem.dense(spec, steps, 3, lengths=lengths, options=options)
+    problem = dnnffi.RNNProblem.dense(spec, steps=steps, batch=3, lengths=lengths, options=options)
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
 
 
 def test_a_projection_with_the_tiles_of_a_gpu(device, monkeypatch):
     monkeypatch.setattr(device, "cpu", False)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=9, hidden_size=41, proj_size=35, num_layers=2)
-    problem = dnnffi.RNNProblem.dense(spec, 3, 7, lengths=[1, 2, 3, 3, 2, 1, 1])
+    problem = dnnffi.RNNProblem.dense(spec, steps=3, batch=7, lengths=[1, 2, 3, 3, 2, 1, 1])
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
 
 
 def test_float16_weights_with_the_tiles_of_a_gpu(device, monkeypatch):
     monkeypatch.setattr(device, "cpu", False)
     spec = dnnffi.RNNSpec(mode="gru", input_size=9, hidden_size=41, dtype="float16")
-    problem = dnnffi.RNNProblem.dense(spec, 3, 7)
+    problem = dnnffi.RNNProblem.dense(spec, steps=3, batch=7)
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
 
 
@@ -109,7 +109,7 @@ def test_more_rows_than_a_dispatch_has_groups_in_a_dimension(device):
     # 4096 steps at a time, of 16 rows a group on a CPU: 71680 groups.
     spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1)
     options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "rnn_tanh")
-    problem = dnnffi.RNNProblem.dense(spec, 4100, 280, options=options)
+    problem = dnnffi.RNNProblem.dense(spec, steps=4100, batch=280, options=options)
     conformance.check_inference(conformance.Case(problem, True, 0), run_context)
 
 

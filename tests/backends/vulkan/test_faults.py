@@ -117,7 +117,7 @@ def test_another_backend_packs_nothing():
 
 def test_weights_of_another_function_are_refused(device, x):
     weights = dnnffi.RNNWeights.pack(testing.weights(SPEC, 0), SPEC)
-    with pytest.raises(ValueError, match=r"^weights are those of 'gru'; this is 'rnn_tanh'"):
+    with pytest.raises(ValueError, match=r"^weights are of mode 'gru', but rnn_tanh was called"):
         dnnffi.rnn_tanh(x, None, weights, backend="vulkan")
 
 
@@ -145,7 +145,7 @@ def test_training_and_plans_name_who_has_them(x, refused):
         dnnffi.gru_forward(x, None, weights, backend="vulkan")
     refused("training", error.value)
     with pytest.raises(dnnffi.UnsupportedError, match="pack_rnn"):
-        dnnffi.RNNPlan(SPEC, 3, 4, backend="vulkan")
+        dnnffi.RNNPlan(SPEC, batch=3, steps=4, backend="vulkan")
     with pytest.raises(
         dnnffi.UnsupportedError, match="it has no convolutions; cudnn, miopen and"
     ) as error:

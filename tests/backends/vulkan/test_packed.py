@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("device")
 
 
 def inputs(spec, steps=5, batch=3):
-    problem = dnnffi.RNNProblem.dense(spec, steps, batch)
+    problem = dnnffi.RNNProblem.dense(spec, steps=steps, batch=batch)
     given = testing.inputs(problem, 1)
     return given.x, given.hx
 
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_named(gru, tmp_path, damage):
     path = tmp_path / "network.npz"
     gru.save(path)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"network\.npz is not a whole npz file"):
+    with pytest.raises(ValueError, match=r"network\.npz is not a readable npz file"):
         dnnffi.load_rnn(path)
 
 
@@ -247,7 +247,7 @@ def test_sequences_beyond_what_is_bound_are_split(device, monkeypatch, algorithm
     spec = dnnffi.RNNSpec(
         mode="gru", input_size=16, hidden_size=64, num_layers=2, bidirectional=True
     )
-    given = testing.inputs(dnnffi.RNNProblem.dense(spec, 70, 3), 0)
+    given = testing.inputs(dnnffi.RNNProblem.dense(spec, steps=70, batch=3), 0)
     lengths = [70, 41, 16]
     options = {"algorithm": algorithm}
     with dnnffi.pack_rnn(given.weights, spec) as context:
@@ -292,7 +292,7 @@ def test_dropout_does_nothing_in_inference_that_others_train(gru, x):
 def test_memory_of_workgroups_is_not_taken_for_zeros(device):
     # Of the last four elements of a state of 66, two are filled up.
     wide, spec = (dnnffi.RNNSpec(mode="gru", input_size=8, hidden_size=h) for h in (68, 66))
-    problem = dnnffi.RNNProblem.dense(spec, 3, 3)
+    problem = dnnffi.RNNProblem.dense(spec, steps=3, batch=3)
     x, options = testing.inputs(problem, 0).x, {"algorithm": "persistent"}
     with (
         dnnffi.pack_rnn(testing.weights(wide, 0), wide) as before,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dnnffi import wheels
 from dnnffi.backends.cublas._cdef import ffi
 from dnnffi.backends.cublas.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
@@ -55,7 +56,7 @@ class Library(VendorLibrary):
                 self.vendor,
                 self.version_text,
                 f"this process computes with CUDA {' and '.join(map(str, majors))}; {path} was "
-                f"found via {found_via}. Install: {self.install}",
+                f"found via {found_via}. Install: {wheels.fitting_installed(self.install)}",
             )
 
     def _read_version(self) -> tuple[int, int, int]:

@@ -65,8 +65,8 @@ def load() -> Library:
     """The libcudnn of this process, opened on the first call.
 
     Searched in this order: the file that ``DNNFFI_CUDNN_LIBRARY`` names, a library already loaded
-    in the process (so that CuPy, JAX and PyTorch share one), cuda-pathfinder, the system's loader.
-    Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
+    in the process (so that CuPy, JAX and PyTorch share one), cuda-pathfinder, NVIDIA's wheel of
+    cuDNN 8, the system's loader. Raises `LibraryNotFoundError` or `UnsupportedError` (too old).
     """
     return _process.load()
 
@@ -85,6 +85,7 @@ PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     loader.already_loaded(_FILE_NAME),
     loader.pathfinder("cudnn"),
+    loader.wheel("nvidia.cudnn", "libcudnn.so.8"),  # cuda-pathfinder searches for libcudnn.so.9
     loader.system(
         *("libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"),
         dlls=("cudnn64_9.dll", "cudnn64_8.dll"),

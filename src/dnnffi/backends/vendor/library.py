@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from dnnffi import wheels
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
@@ -45,7 +46,7 @@ class VendorLibrary(ABC):
         if self.version < self.oldest:
             raise self.unsupported(
                 f"dnnffi needs {'.'.join(map(str, self.oldest))} or newer; {path} was found via "
-                f"{found_via}. Install: {self.install}"
+                f"{found_via}. Install: {wheels.fitting_installed(self.install)}"
             )
 
     @abstractmethod

@@ -94,8 +94,8 @@ def tuned_plan(stream: Stream, data: StreamData, place: str, training: bool) -> 
     weights = packed_weights(xp, stream, data, place)
     plan = dnnffi.RNNPlan(
         stream.spec,
-        stream.batch,
-        data.epochs.mean_steps,
+        batch=stream.batch,
+        steps=data.epochs.mean_steps,
         training=training,
         dropout=stream.dropout if training else 0.0,
         backend="cudnn" if place == "gpu" else "reference",

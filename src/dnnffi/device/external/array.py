@@ -223,13 +223,19 @@ def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: i
 
 
 def device_array(
-    name: str, value: Any, kind: str | None = None, *, strided: bool = False
+    name: str,
+    value: Any,
+    kind: str | None = None,
+    *,
+    strided: bool = False,
+    host_is_accepted: bool = False,
 ) -> DeviceArray:
     """``value`` as a `DeviceArray`: an object with DLPack or ``__cuda_array_interface__``.
 
     ``kind`` is what to take memory for whose owner does not tell. The array must be contiguous, or
     with ``strided`` have strides from 0. The current stream waits for what the owner has queued,
-    as far as the protocols say so. Raises ``TypeError`` or ``ValueError`` naming the argument.
+    as far as the protocols say so. Raises ``TypeError`` or ``ValueError`` naming the argument;
+    ``host_is_accepted`` says in the message that the caller accepts arrays on the host, too.
     """
     if isinstance(value, DeviceArray):
         if not (strided or value._c_contiguous):
@@ -259,9 +265,10 @@ def device_array(
         )
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(name, value, kind, strided)
+    or_host = ", or on the host, with DLPack or __array_interface__" * host_is_accepted
     raise TypeError(
-        f"{name} must be an array in device memory, with DLPack or __cuda_array_interface__; "
-        f"got {type(value).__name__}"
+        f"{name} must be an array in device memory, with DLPack or __cuda_array_interface__"
+        f"{or_host}; got {type(value).__name__}"
     )
 
 
@@ -459,13 +466,16 @@ def read_interface(
         )
     if interface.get("mask") is not None:
         raise TypeError(f"{name} must be a plain array; its {protocol} has a mask")
+    missing = [entry for entry in ("shape", "typestr", "data") if interface.get(entry) is None]
+    if missing:
+        raise ValueError(f"{name} must have {', '.join(missing)} in its {protocol}")
     typestr = interface["typestr"]
     try:
         dtype = np.dtype(typestr)
     except TypeError:
         raise TypeError(f"{name} has the unknown type {typestr!r}") from None
     if not dtype.isnative:
-        raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
+        raise TypeError(f"{name} must have the native byte order; got {dtype.str}")
     descr = interface.get("descr")
     if descr is not None and list(map(tuple, descr)) != [("", typestr)]:
         raise TypeError(f"{name} must have elements without fields; its descr is {descr!r}")

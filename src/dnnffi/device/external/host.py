@@ -145,7 +145,7 @@ def _described(name: str, value: Any, strided: bool) -> DeviceArray:
     if isinstance(value, np.ndarray):
         dtype, address = value.dtype, value.ctypes.data
         if not dtype.isnative:
-            raise TypeError(f"{name} has the byte order of other machines, {dtype.str}")
+            raise TypeError(f"{name} must have the native byte order; got {dtype.str}")
         if dtype.hasobject:
             raise TypeError(f"{name} must have elements of numbers; got {dtype}")
         check_memory(name, address, address, value.shape, value.strides, dtype, strided=strided)

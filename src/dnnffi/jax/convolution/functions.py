@@ -93,7 +93,10 @@ def conv(
     x_shape, w_shape = (_logical(name, arrays[name].shape, layout) for name in ("x", "w"))
     dtype = arrays["x"].dtype.name
     if dtype not in ITEM_SIZES:
-        raise TypeError(f"x must have one of the dtypes {', '.join(ITEM_SIZES)}; got {dtype}")
+        raise TypeError(
+            f"x must have one of the dtypes {', '.join(ITEM_SIZES)}; got {dtype}; use "
+            f"x.astype('float32')"
+        )
     spec = ConvSpec.from_weight_shape(
         w_shape, stride=stride, padding=padding, dilation=dilation, groups=groups, dtype=dtype
     )
@@ -112,7 +115,10 @@ def conv(
     for name, array in arrays.items():
         shape = in_memory(shapes[name], problem)
         if array.dtype.name != dtype:
-            raise TypeError(f"{name} must have the dtype of x, {dtype}; got {array.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of x, {dtype}; got {array.dtype}; use "
+                f"{name}.astype({dtype!r})"
+            )
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
     operands = tuple(arrays.values())

@@ -87,8 +87,8 @@ class Call(NamedTuple):
         spec = RNNSpec(**value["spec"])
         problem = RNNProblem.dense(
             spec,
-            value["steps"],
-            value["batch"],
+            steps=value["steps"],
+            batch=value["batch"],
             batch_first=value["batch_first"],
             lengths=value["lengths"],
             training=value["training"],

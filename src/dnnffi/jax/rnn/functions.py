@@ -241,7 +241,12 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     problem = None
     if batch:
         problem = RNNProblem.dense(
-            spec, steps, batch, batch_first=batch_first, lengths=lengths, options=options
+            spec,
+            steps=steps,
+            batch=batch,
+            batch_first=batch_first,
+            lengths=lengths,
+            options=options,
         )
     elif steps < 1:
         raise ValueError(f"x must have at least one time step; got T = {steps}")
@@ -333,7 +338,10 @@ def _computed(spec: RNNSpec, x: Any) -> RNNSpec:
     if spec.dtype == "float32" and dtype in ("float16", "bfloat16"):
         return replace(spec, dtype=dtype)
     halves = " (or float16 or bfloat16)" if spec.dtype == "float32" else ""
-    raise TypeError(f"x must have the dtype of the weights, {spec.dtype}{halves}; got {dtype}")
+    raise TypeError(
+        f"x must have the dtype of the weights, {spec.dtype}{halves}; got {dtype}; use "
+        f"x.astype({spec.dtype!r})"
+    )
 
 
 def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
@@ -363,7 +371,10 @@ def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
         if array.dtype.name != spec.dtype:
-            raise TypeError(f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}")
+            raise TypeError(
+                f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}; use "
+                f"{name}.astype({spec.dtype!r})"
+            )
         states.append(array)
     return tuple(states)
 

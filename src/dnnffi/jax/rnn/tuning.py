@@ -43,8 +43,8 @@ def tune(
     """
     problem = RNNProblem.dense(
         spec,
-        steps,
-        batch,
+        steps=steps,
+        batch=batch,
         batch_first=batch_first,
         lengths=lengths,
         training=training,

@@ -16,7 +16,7 @@ from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates, choices
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.config import KernelConfig
-from dnnffi.backends.own.recurrent.kernels import bias_kernel
+from dnnffi.backends.own.recurrent.kernels import bias_kernel, small_products_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStepExecutor
 from dnnffi.device.interface import Architecture, Launch
@@ -27,9 +27,13 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 SPEC = RNNSpec(mode="lstm", input_size=5, hidden_size=24, dtype="float16")
-PROBLEM = RNNProblem.dense(SPEC, 5, 6, training=True, options=RNNOptions(algorithm="own"))
+PROBLEM = RNNProblem.dense(
+    SPEC, steps=5, batch=6, training=True, options=RNNOptions(algorithm="own")
+)
 ANY = PROBLEM._replace(options=RNNOptions())
-ONE_STEP = RNNProblem.dense(SPEC, 1, 6, training=False, options=RNNOptions(algorithm="own"))
+ONE_STEP = RNNProblem.dense(
+    SPEC, steps=1, batch=6, training=False, options=RNNOptions(algorithm="own")
+)
 
 
 def with_options(problem, **options):
@@ -92,7 +96,11 @@ def test_they_are_numbered(own):
 
 
 LARGE = RNNProblem.dense(
-    replace(SPEC, hidden_size=1536), 5, 64, training=True, options=RNNOptions(algorithm="own")
+    replace(SPEC, hidden_size=1536),
+    steps=5,
+    batch=64,
+    training=True,
+    options=RNNOptions(algorithm="own"),
 )
 
 
@@ -268,7 +276,8 @@ def test_the_kernels_of_all_are_compiled_beforehand(own, memory, monkeypatch, fa
     monkeypatch.setattr(memory, "kernel", compiles)
     own.prepare(PROBLEM, 1)()
     expected = {config for pair in own._pairs(PROBLEM) for config in pair}
-    expected.add(bias_kernel("float16")[0])
+    beside = bias_kernel("float16"), small_products_kernel("float16", is_strict=False)
+    expected |= {one.text for one in beside}
     assert {kernel for kernel, *_ in compiled} == expected
     assert len(compiled) == len(expected)
     assert {device for _, device, _ in compiled} == {1}
@@ -279,7 +288,7 @@ OTHERS = {
     "biases": PROBLEM,
     "no biases": with_spec(PROBLEM, bias=False),
     "inference": PROBLEM._replace(training=False),
-    "lengths": RNNProblem.dense(SPEC, 5, 6, lengths=[1, 5, 2, 3, 4, 5]),
+    "lengths": RNNProblem.dense(SPEC, steps=5, batch=6, lengths=[1, 5, 2, 3, 4, 5]),
     "packed": RNNProblem.packed(SPEC, [6, 4, 4, 1]),
     "dropout": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
     "products of float16": with_spec(PROBLEM, dtype="float32", hidden_size=256),
@@ -475,7 +484,9 @@ def test_layers_run_at_once_where_nothing_comes_between(
 ):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
     spec = replace(SPEC, num_layers=3, hidden_size=96)
-    problem = RNNProblem.dense(spec, 5, 6, training=True, options=RNNOptions(algorithm="own"))
+    problem = RNNProblem.dense(
+        spec, steps=5, batch=6, training=True, options=RNNOptions(algorithm="own")
+    )
     problem = with_spec(problem._replace(**keywords), **fields)
     found = [pair for _, pair in own._named(problem)]
     assert {one.kind.layers for one in found[0] if one} == {layers}
@@ -498,7 +509,7 @@ def test_what_is_measured_without_dropout_has_the_same_name_with_it(own, memory,
 def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch):
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(8, 9, 132))
     spec = replace(SPEC, num_layers=3, hidden_size=96)
-    problem = RNNProblem.dense(spec, 5, 6, options=RNNOptions(algorithm="own"))
+    problem = RNNProblem.dense(spec, steps=5, batch=6, options=RNNOptions(algorithm="own"))
     (config, _), *_ = own._pairs(problem)
     memory.room = config.group_blocks - 1
     with pytest.raises(UnsupportedError, match=f"need {config.group_blocks} blocks"):

@@ -115,14 +115,14 @@ def test_masks_are_the_references_in_every_layout(layout, hidden, bidirectional,
 
 @pytest.mark.parametrize("dropout", [2.0**-32, 0.1, 0.999, 1.0])
 def test_what_is_kept_is_scaled(dropout):
-    problem = RNNProblem.dense(spec_of(hidden=9), 7, 3, training=True, dropout=dropout)
+    problem = RNNProblem.dense(spec_of(hidden=9), steps=7, batch=3, training=True, dropout=dropout)
     values = np.random.default_rng(0).standard_normal(problem.y_shape).astype("f4")
     mask = own_masks(problem.spec, 7, 3, dropout, LARGE_SEED)[0]
     np.testing.assert_allclose(dropped(problem, values), values * mask, rtol=1e-6)
 
 
 def test_what_is_not_finite_and_dropped_is_nan_as_in_the_reference():
-    problem = RNNProblem.dense(spec_of(hidden=8), 2, 1, training=True, dropout=1.0)
+    problem = RNNProblem.dense(spec_of(hidden=8), steps=2, batch=1, training=True, dropout=1.0)
     values = np.zeros(problem.y_shape, "f4")
     values[0, 0, :3] = np.inf, -np.inf, np.nan
     found = np.isnan(dropped(problem, values))
@@ -215,8 +215,8 @@ def test_gradients_are_added_to_those_before(cublas):
 
 def test_what_does_not_train_or_has_one_layer_drops_nothing(cublas):
     for problem in (
-        RNNProblem.dense(spec_of(layers=1), 4, 3, training=True, dropout=0.5),
-        RNNProblem.dense(spec_of(layers=2), 4, 3, training=True, dropout=0.0),
+        RNNProblem.dense(spec_of(layers=1), steps=4, batch=3, training=True, dropout=0.5),
+        RNNProblem.dense(spec_of(layers=2), steps=4, batch=3, training=True, dropout=0.0),
     ):
         with network(cublas, problem) as made:
             assert made.executor.generator is None
@@ -305,7 +305,7 @@ class OfAnother:
 def test_random_numbers_that_cannot_be_used_are_refused(cublas, monkeypatch, made, error, words):
     import emulated_network
 
-    problem = RNNProblem.dense(spec_of(), 2, 2, training=True, dropout=0.5)
+    problem = RNNProblem.dense(spec_of(), steps=2, batch=2, training=True, dropout=0.5)
     monkeypatch.setattr(emulated_network, "Generator", lambda memory, device, seed: made(memory))
     with pytest.raises(error, match=words):
         network(cublas, problem)

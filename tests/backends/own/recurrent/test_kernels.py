@@ -460,7 +460,7 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=24, dtype="float16")
     sizes, passed = {}, {}
     for bias in (False, True):
-        problem = RNNProblem.dense(replace(spec, bias=bias), 2, 5, training=True)
+        problem = RNNProblem.dense(replace(spec, bias=bias), steps=2, batch=5, training=True)
         with setup.network(cublas, problem) as network:
             executor = network.executor
             sizes[bias] = executor.reserve_bytes
@@ -507,7 +507,7 @@ def impatient(monkeypatch):
 def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number, kernel, result):
     setup = SETUPS[number]
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=setup.hidden, dtype=setup.dtype)
-    problem = RNNProblem.dense(spec, 5, 3, training=True)
+    problem = RNNProblem.dense(spec, steps=5, batch=3, training=True)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with setup.network(cublas, problem) as network:
         getattr(network.network, f"{kernel}_kernel").kernel.absent = 1
@@ -519,7 +519,9 @@ def test_a_block_that_never_comes_ends_in_nan_and_not_in_a_hang(cublas, number, 
 def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
     setup = SETUPS[0]
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=24, dtype="float16", bidirectional=True)
-    problem = RNNProblem.dense(spec, 2, 17, training=True)  # three groups of three blocks each way
+    problem = RNNProblem.dense(
+        spec, steps=2, batch=17, training=True
+    )  # three groups of three blocks each way
     launches = []
     with setup.network(cublas, problem, room=8) as network:
         kernel = network.network.forward_kernel

@@ -115,7 +115,7 @@ HIDDEN = 21
 def results(cublas, mode, change, steps=4):
     """Of an inference, found and expected, after ``change`` of its arrays."""
     spec = RNNSpec(mode=mode, input_size=3, hidden_size=HIDDEN, bidirectional=True)
-    problem = RNNProblem.dense(spec, steps, 11, training=False)
+    problem = RNNProblem.dense(spec, steps=steps, batch=11, training=False)
     case = conformance.Case(problem, True, 0)
     arrays = change(conformance.arrays_of(case))
     made = kernel_config(kind_of(problem, narrow=True), **HOW[mode])

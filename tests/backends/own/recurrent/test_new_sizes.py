@@ -127,7 +127,9 @@ def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
     for steps in range(2, 40):
         for batch in (2, 3, 5, 8):
             lengths = [steps - row % 2 for row in range(batch)] if network.is_ragged else None
-            problem = RNNProblem.dense(SPEC, steps, batch, lengths=lengths, training=True)
+            problem = RNNProblem.dense(
+                SPEC, steps=steps, batch=batch, lengths=lengths, training=True
+            )
             bind(problem, network.launch)
     of_network = sum(1 + len(one._training) for one in network.network.products.values())
     most = 0 if products == "small products" else 8 * of_network  # of up to 320 positions
@@ -208,7 +210,7 @@ def test_sizes_up_to_the_same_bounds_share_a_layout(network):
 
     def buffers(steps):
         lengths = [steps, steps, steps, steps, steps - 1] if network.is_ragged else None
-        problem = RNNProblem.dense(SPEC, steps, 5, lengths=lengths, training=True)
+        problem = RNNProblem.dense(SPEC, steps=steps, batch=5, lengths=lengths, training=True)
         return bind(problem, network.launch)._buffers
 
     assert buffers(50) is buffers(51)

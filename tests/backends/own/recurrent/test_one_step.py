@@ -36,7 +36,9 @@ def results(problem, arrays, offset=0):
 
 
 def check(spec, batch, *, states=True, options=None, offset=0, seed=0, bound=None):
-    problem = RNNProblem.dense(spec, 1, batch, training=False, options=options or RNNOptions())
+    problem = RNNProblem.dense(
+        spec, steps=1, batch=batch, training=False, options=options or RNNOptions()
+    )
     assert is_one_step(problem, size_class(problem))
     case = conformance.Case(problem, states, seed)
     arrays = conformance.arrays_of(case)
@@ -88,7 +90,9 @@ def test_the_cell_is_clipped(nan):
     spec = RNNSpec(mode="lstm", input_size=8, hidden_size=16)
     options = RNNOptions(clip=(-0.1, 0.05), clip_nan=nan)
     check(spec, 4, options=options)
-    case = conformance.Case(RNNProblem.dense(spec, 1, 4, training=False, options=options), True, 0)
+    case = conformance.Case(
+        RNNProblem.dense(spec, steps=1, batch=4, training=False, options=options), True, 0
+    )
     arrays = conformance.arrays_of(case)
     arrays.c_0[0, 1, 2] = np.nan
     h = results(case.problem, arrays).h_n
@@ -98,7 +102,7 @@ def test_the_cell_is_clipped(nan):
 
 def test_nan_stays_in_its_row():
     spec = RNNSpec(mode="gru", input_size=16, hidden_size=24, dtype="float16")
-    problem = RNNProblem.dense(spec, 1, 9, training=False)
+    problem = RNNProblem.dense(spec, steps=1, batch=9, training=False)
     case = conformance.Case(problem, True, 0)
     arrays = conformance.arrays_of(case)
     clean = results(problem, arrays).y
@@ -110,18 +114,24 @@ def test_nan_stays_in_its_row():
 
 
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=24, dtype="float16", bidirectional=True)
-ONE = RNNProblem.dense(SPEC, 1, 6, training=False)
+ONE = RNNProblem.dense(SPEC, steps=1, batch=6, training=False)
 
 
 @pytest.mark.parametrize(
     ("problem", "fits"),
     [
         (ONE, True),
-        (RNNProblem.dense(SPEC, 1, 64, training=False)._replace(layout=BATCH_MAJOR), True),
-        (RNNProblem.dense(SPEC, 1, 65, training=False), False),
-        (RNNProblem.dense(SPEC, 2, 6, training=False), False),
-        (RNNProblem.dense(SPEC, 1, 6, training=True), False),
-        (RNNProblem.dense(SPEC, 2, 3, training=False)._replace(lengths=(1, 1, 1)), False),
+        (
+            RNNProblem.dense(SPEC, steps=1, batch=64, training=False)._replace(layout=BATCH_MAJOR),
+            True,
+        ),
+        (RNNProblem.dense(SPEC, steps=1, batch=65, training=False), False),
+        (RNNProblem.dense(SPEC, steps=2, batch=6, training=False), False),
+        (RNNProblem.dense(SPEC, steps=1, batch=6, training=True), False),
+        (
+            RNNProblem.dense(SPEC, steps=2, batch=3, training=False)._replace(lengths=(1, 1, 1)),
+            False,
+        ),
     ],
 )
 def test_which_problems_they_run(problem, fits):

@@ -106,7 +106,9 @@ def test_the_last_layer_uses_the_callers_padded_arrays(cublas, name, mode, hidde
             dtype=dtype,
         )
         problem = RNNProblem.dense(
-            *(spec, STEPS, len(LENGTHS)),
+            spec,
+            steps=STEPS,
+            batch=len(LENGTHS),
             batch_first=batch_first,
             lengths=LENGTHS,
             training=True,
@@ -127,7 +129,7 @@ def test_an_inference_writes_the_callers_padded_arrays(cublas, name, mode):
             dtype="float16",
         )
         problem = RNNProblem.dense(
-            spec, STEPS, len(LENGTHS), batch_first=batch_first, lengths=LENGTHS
+            spec, steps=STEPS, batch=len(LENGTHS), batch_first=batch_first, lengths=LENGTHS
         )
         check(cublas, name, problem)
 
@@ -138,7 +140,9 @@ SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=37, dtype="float16")
 @pytest.mark.parametrize("name", ["gather-through-shared-memory", "teams", "layers-at-once"])
 def test_what_is_exchanged_goes_through_the_workspace_if_it_is_large(cublas, name):
     spec = replace(SPEC, num_layers=2, mode="lstm")
-    problem = RNNProblem.dense(spec, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    problem = RNNProblem.dense(
+        spec, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS, training=True
+    )
     rooms = []
     for max_bytes in (2**30, 0):
         with pytest.MonkeyPatch.context() as patch:
@@ -153,7 +157,9 @@ def test_what_is_exchanged_goes_through_the_workspace_if_it_is_large(cublas, nam
 def test_lengths_that_do_not_fit_into_the_arguments_of_a_launch(cublas, monkeypatch):
     for module in (kernels, packing):
         monkeypatch.setattr(module, "MAX_ROWS", (2, 7))
-    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    problem = RNNProblem.dense(
+        SPEC, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS, training=True
+    )
     check(cublas, "whole-rows", problem)
 
 
@@ -175,7 +181,9 @@ def launched(monkeypatch):
 @pytest.mark.parametrize("layers", [1, 2])
 def test_launches_of_a_batch(cublas, launched, layers, in_one_call):
     spec = replace(SPEC, num_layers=layers)
-    problem = RNNProblem.dense(spec, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    problem = RNNProblem.dense(
+        spec, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS, training=True
+    )
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with network_of(cublas, "cluster", problem) as network:
         network.results(arrays, in_one_call=in_one_call)
@@ -185,7 +193,7 @@ def test_launches_of_a_batch(cublas, launched, layers, in_one_call):
 
 
 def test_an_inference_has_a_launch_for_each_layer_and_one_more(cublas, launched):
-    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS)
+    problem = RNNProblem.dense(SPEC, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     with network_of(cublas, "cluster", problem) as network:
         network.results(arrays)
@@ -212,7 +220,9 @@ def test_both_parts_of_the_backward_pass_in_one_call(cublas, layout, accumulate,
 
 
 def test_no_product_of_backward_weights_overwrites_packed_dx(cublas):
-    problem = RNNProblem.dense(SPEC, STEPS, len(LENGTHS), lengths=LENGTHS, training=True)
+    problem = RNNProblem.dense(
+        SPEC, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS, training=True
+    )
     with network_of(cublas, "whole-rows", problem) as network:
         buffers = network.executor._buffers
         products = buffers.products.values()

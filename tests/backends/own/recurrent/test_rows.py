@@ -35,7 +35,9 @@ def positions(lengths):
 @given(lengths=LENGTHS, more=st.integers(0, 3))
 def test_rows_of_unequal_length_are_packed_by_tables(batch_first, lengths, more):
     steps, batch = max(lengths) + more, len(lengths)
-    problem = RNNProblem.dense(SPEC, steps, batch, batch_first=batch_first, lengths=lengths)
+    problem = RNNProblem.dense(
+        SPEC, steps=steps, batch=batch, batch_first=batch_first, lengths=lengths
+    )
     found = row_layout(problem)
     if problem.lengths is None:
         assert found.tables is None
@@ -87,7 +89,7 @@ def test_packed_rows_stay_where_they_are(lengths):
 
 @given(steps=st.integers(1, 20), batch=st.integers(1, 20), batch_first=st.booleans())
 def test_rows_of_equal_length_are_stored_at_constant_strides(steps, batch, batch_first):
-    found = row_layout(RNNProblem.dense(SPEC, steps, batch, batch_first=batch_first))
+    found = row_layout(RNNProblem.dense(SPEC, steps=steps, batch=batch, batch_first=batch_first))
     assert found.tables is None
     shape = (batch, steps) if batch_first else (steps, batch)
     numbers = np.arange(steps * batch).reshape(shape)
@@ -166,7 +168,9 @@ def test_a_forward_begins_with_tables_packed_rows_and_cleared_memory(
     lengths, batch_first, width, y_width, offset
 ):
     steps = max(lengths) + 1
-    problem = RNNProblem.dense(SPEC, steps, len(lengths), batch_first=batch_first, lengths=lengths)
+    problem = RNNProblem.dense(
+        SPEC, steps=steps, batch=len(lengths), batch_first=batch_first, lengths=lengths
+    )
     padded = Padded(problem, width, offset, y_width=y_width)
     padded.begin()
     padded.check_ends()
@@ -183,7 +187,7 @@ def test_rows_that_are_packed_already_are_not_copied():
 def test_the_lengths_of_a_large_batch_fit_into_one_launch_or_not(monkeypatch, max_rows):
     for module in (packing, kernels):
         monkeypatch.setattr(module, "MAX_ROWS", max_rows)
-    padded = Padded(RNNProblem.dense(SPEC, 5, 6, lengths=[1, 4, 2, 4, 1, 3]), 8)
+    padded = Padded(RNNProblem.dense(SPEC, steps=5, batch=6, lengths=[1, 4, 2, 4, 1, 3]), 8)
     padded.begin()
     conformance.assert_padding_is_zero(padded.problem, padded.y)
 
@@ -191,7 +195,7 @@ def test_the_lengths_of_a_large_batch_fit_into_one_launch_or_not(monkeypatch, ma
 @pytest.mark.parametrize("batch", [128, 129, 960, 961])
 def test_batches_at_the_limits_of_the_arguments_of_a_launch(batch):
     lengths = [1 + row % 2 for row in range(batch)]
-    padded = Padded(RNNProblem.dense(SPEC, 2, batch, lengths=lengths), 8)
+    padded = Padded(RNNProblem.dense(SPEC, steps=2, batch=batch, lengths=lengths), 8)
     padded.begin()
     conformance.assert_padding_is_zero(padded.problem, padded.y)
 
@@ -204,5 +208,5 @@ def test_a_large_batch_that_is_packed_already(monkeypatch):
 
 
 def test_tables_have_the_integers_that_kernels_read():
-    tables = row_layout(RNNProblem.dense(SPEC, 3, 2, lengths=[1, 3])).tables
+    tables = row_layout(RNNProblem.dense(SPEC, steps=3, batch=2, lengths=[1, 3])).tables
     assert tables.entries().dtype == np.dtype(np.int32)

@@ -84,7 +84,7 @@ class OwnCandidates:
         self.version = f"kernels {_VERSION}"
 
     def has(self, spec: RNNSpec) -> bool:
-        return not self._why_not(RNNProblem.dense(spec, 1, 1))
+        return not self._why_not(RNNProblem.dense(spec, steps=1, batch=1))
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):

@@ -142,7 +142,7 @@ def array_layout(
     dtype, itemsize = array.dtype, array.dtype.itemsize
     name = data_type("the array's dtype", dtype, known)
     if not dtype.isnative:
-        raise ValueError(f"the array's dtype {dtype.str} has the byte order of other machines")
+        raise ValueError(f"the array must have the native byte order; got {dtype.str}")
     if any(stride % itemsize for stride in array.strides):
         raise ValueError(
             f"the array's strides {array.strides} are no multiples of {itemsize} bytes"

@@ -1,14 +1,17 @@
 """Installed wheels, read from their metadata: for which CUDA they are, and which others fit them.
 
 NVIDIA's wheels for CUDA 12 and for CUDA 13 contain the same files, so a wheel for the other version
-breaks the one that is installed. The install hints therefore name one version where it is known.
-Nothing is imported: PyTorch and JAX take seconds, and load libraries into the process.
+breaks the one that is installed. The install hints of error messages and of ``dnnffi info``
+therefore name one version where it is known. Nothing is imported: PyTorch and JAX take seconds, and
+load libraries into the process.
 """
 
 from __future__ import annotations
 
 import re
-from importlib import metadata
+from functools import cache
+
+from dnnffi.importing import import_lock
 
 CUDA_MAJORS = (13, 12)
 """The major versions of CUDA that dnnffi's extras are for, the newest first."""
@@ -19,6 +22,8 @@ _TORCH_REQUIREMENT = re.compile(r"nvidia-cudnn-cu(\d+)")
 
 def version(name: str) -> str:
     """Return the version of the distribution ``name``, or an empty text if it is not installed."""
+    with import_lock:
+        from importlib import metadata
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -45,6 +50,8 @@ def cuda_of_torch() -> int | None:
 
 
 def _requirements(name: str) -> list[str]:
+    with import_lock:
+        from importlib import metadata
     try:
         return metadata.requires(name) or []
     except metadata.PackageNotFoundError:
@@ -66,6 +73,12 @@ def cuda_major() -> int | None:
 
 def _installed(pattern: str) -> int | None:
     return next((major for major in CUDA_MAJORS if version(pattern.format(major))), None)
+
+
+@cache  # an error that is caught may be raised in each call
+def fitting_installed(hint: str) -> str:
+    """Reduce an install hint for both versions of CUDA to the one of the installed wheels."""
+    return fitting(hint, cuda_major())
 
 
 def fitting(hint: str, major: int | None) -> str:
