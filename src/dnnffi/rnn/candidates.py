@@ -19,8 +19,8 @@ _FAR_BEHIND = 2.0
 _FAR_AHEAD = 1.15
 """Times as fast as a source's others: what is costly to make there is then not tried.
 
-cuDNN's persist_dynamic, which is compiled for 130 ms and more, was at most 1.12 times as fast as
-the fastest of its other algorithms (12 networks of the records bench_rnn.json and bench_own.json).
+cuDNN's persist_dynamic, whose compilation is a large part of a measurement, was never so far ahead
+of its other algorithms (12 networks of the records bench_rnn.json and bench_own.json).
 """
 
 

@@ -18,11 +18,8 @@ from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 
 MAX_MACS = 64_000_000
-"""Multiply-adds of a launch above which cuBLASLt's algorithms are worth their time on the host.
-
-Up to it all products of a training batch took the device at most 11 µs longer than cuBLASLt's, and
-the host 20 to 60 µs less (H100, 11 networks of one layer, 50 to 3000 positions).
-"""
+"""Multiply-adds of a launch up to which a library's algorithms gain less on the device than its
+calls cost on the host."""
 
 LEAST_POSITIONS = 64
 """Positions of a batch below which no network gets its kernel for small products compiled."""
