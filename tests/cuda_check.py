@@ -23,7 +23,7 @@ from typing import NamedTuple
 from dnnffi.backends.own.recurrent import choices, kernels
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.one_step import division
-from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.backends.own.source import KernelSource
 from dnnffi.runtime.kernels import OPTIONS
 from dnnffi.runtime.nvrtc.compiler import Compiler, Target, load_compiler
 

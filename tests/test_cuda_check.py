@@ -11,6 +11,7 @@ import pytest
 from cuda_check import ARCHITECTURES, Resources, differences, programs, resources
 
 from dnnffi.backends.own.recurrent import source
+from dnnffi.backends.own.source import text_of
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.runtime.nvrtc.compiler import load_compiler
 
@@ -48,7 +49,7 @@ def test_a_log_without_registers_is_refused():
 def test_every_kernel_file_is_compiled():
     files = {path.name for path in (Path(source.__file__).parent / "cuda").glob("*.cu")}
     texts = {one.text for one, _ in programs().values()}
-    assert {name for name in files if source.text_of(name) in texts} == files
+    assert {name for name in files if text_of(source.FOLDER, name) in texts} == files
 
 
 def test_every_kind_of_division_is_compiled():

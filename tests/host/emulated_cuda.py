@@ -22,6 +22,7 @@ import numpy as np
 from host_memory import POISON, HostMemory
 
 from dnnffi.backends.own.recurrent import source
+from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -93,8 +94,8 @@ def functions(constants, includes, text, change=lambda header: header, prelude="
     ``change`` is applied to each header, ``prelude`` precedes them.
     """
     head = "".join(f'#include "{name}"\n' for name in includes)
-    made = {source.CONFIG_HEADER: source.config_header(constants)}
-    found = source.with_headers(f"{head}using namespace dnnffi;\n{text}", "", made)
+    made = {CONFIG_HEADER: source.config_header(constants)}
+    found = with_headers(source.FOLDER, f"{head}using namespace dnnffi;\n{text}", "", made)
     headers = tuple((name, change(_for_host(name, one))) for name, one in found.headers)
     return compiled(prelude + found.text, headers)
 
