@@ -168,7 +168,7 @@ ifneq ($(strip $(VENV)),)
   with_nvrtc := DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(nvrtc)/nvidia/cu13/lib/libnvrtc.so.13
 endif
 
-cuda-check: $(dev) $(cuda_check) ## Compile the recurrent kernels without a GPU; compare registers and spills with a record
+cuda-check: $(dev) $(cuda_check) ## Compile our kernels without a GPU; compare registers and spills with a record
 	$(with_nvrtc) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
 
 $(nvrtc)/.installed: $(dev) .ci/nvrtc.txt

@@ -12,14 +12,13 @@ import itertools
 import os
 import shlex
 import shutil
-import struct
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from host_memory import POISON, HostMemory
+from host_memory import POISON, HostMemory, numbers_of
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
@@ -104,14 +103,6 @@ def _for_host(name, header):
     """The text of a header, or of the one of this folder that replaces it."""
     own = HERE / name
     return own.read_text("utf-8") if own.exists() else header
-
-
-def numbers_of(arguments):
-    """The arguments of a launch: 8 bytes each, and a struct as the last one."""
-    return b"".join(
-        one if type(one) is bytes else struct.pack("d" if type(one) is float else "q", one)
-        for one in arguments
-    )
 
 
 class EmulatedKernel:
