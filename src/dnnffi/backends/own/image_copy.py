@@ -30,18 +30,17 @@ class ImageCopy:
     ) -> None:
         problem = image.problem
         itemsize = ITEM_SIZES[problem.spec.dtype]
-        self._operand = image.operand
+        self._image = image
         self._start = -(-convolution_bytes // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
-        self.workspace_bytes = self._start + padded_bytes(image)
-        self._is_result = image.operand == "result"
+        self.workspace_bytes = self._start + image.padded_bytes
         batch, channels, *sizes = image.shape
         inner = channels if problem.channels_last else 1
         missing = 3 - len(sizes)
         small = (1,) * missing + tuple(sizes)
         large = (1,) * missing + image.padded_shape[2:]
         offset = (0,) * missing + image.offset
-        source, target = (large, small) if self._is_result else (small, large)
-        if self._is_result:
+        source, target = (large, small) if image.is_result else (small, large)
+        if image.is_result:
             offset = tuple(-one for one in offset)
         count = batch * channels * prod(target)
         is_small = batch * channels * prod(large) <= INT32_MAX
@@ -53,23 +52,18 @@ class ImageCopy:
     def before(self, launch: Launch, at: ConvAddresses) -> ConvAddresses:
         """Enqueue the copy of an image that is read; return the addresses of the convolution."""
         padded = at.workspace + self._start
-        if not self._is_result:
-            self._copy(launch, getattr(at, self._operand), padded)
-        return at._replace(**{self._operand: padded})
+        if not self._image.is_result:
+            self._copy(launch, getattr(at, self._image.operand), padded)
+        return at._replace(**{self._image.operand: padded})
 
     def after(self, launch: Launch, at: ConvAddresses) -> None:
         """Enqueue the copy of an image that was written."""
-        if self._is_result:
+        if self._image.is_result:
             self._copy(launch, at.workspace + self._start, at.result)
 
     def _copy(self, launch: Launch, source: int, target: int) -> None:
         arguments = (source, target, *self._rest)
         self._kernel(self._grid, (_THREADS,), arguments, stream=launch.stream)
-
-
-def padded_bytes(image: PaddedImage) -> int:
-    """Return the bytes of the padded image."""
-    return prod(image.padded_shape) * ITEM_SIZES[image.problem.spec.dtype]
 
 
 @lru_cache
