@@ -168,9 +168,9 @@ ifneq ($(strip $(VENV)),)
   with_cuda_tools := PATH="$(CURDIR)/$(cuda_tools)/clang_format/data/bin:$$PATH" \
 	DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(cuda_tools)/nvidia/cu13/lib/libnvrtc.so.13
 endif
-CUDA_FILES = $(wildcard src/dnnffi/backends/own/recurrent/cuda/*.cu*)
+CUDA_FILES = $(shell find src/dnnffi/backends/own -name '*.cu' -o -name '*.cuh')
 
-cuda-check: $(dev) $(cuda_installed) ## Compile the recurrent kernels without a GPU; compare registers and spills with a record
+cuda-check: $(dev) $(cuda_installed) ## Compile dnnffi's kernels without a GPU; compare registers and spills with a record
 	$(with_cuda_tools) clang-format --dry-run --Werror $(CUDA_FILES)
 	$(with_cuda_tools) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
 

@@ -1,4 +1,4 @@
-"""Compiles the recurrent kernels on a machine without a GPU, and compares what they need.
+"""Compiles our kernels on a machine without a GPU, and compares what they need.
 
     python tests/cuda_check.py [--write] [--architecture sm_90]
 
@@ -20,12 +20,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from dnnffi.backends.own.bias import bias_kernel
+from dnnffi.backends.own.depthwise.gather import gather_kernel, tiles
+from dnnffi.backends.own.depthwise.weights import weights_kernels
+from dnnffi.backends.own.epilogue import epilogue_kernel
+from dnnffi.backends.own.image_copy import copy_kernel
 from dnnffi.backends.own.recurrent import choices, kernels
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.one_step import division
-from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.backends.own.relayout import relayout_kernel
+from dnnffi.backends.own.source import KernelSource
 from dnnffi.runtime.kernels import OPTIONS
 from dnnffi.runtime.nvrtc.compiler import Compiler, Target, load_compiler
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
+from dnnffi.spec.layouts import LAYOUTS
 
 RECORD = Path(__file__).with_name("cuda_resources.json")
 ARCHITECTURES = "sm_80", "sm_90", "sm_90a"
@@ -107,6 +116,50 @@ def configurations() -> dict[str, KernelConfig]:
     return dict(_pairs())
 
 
+def _depthwise() -> Iterator[tuple[str, KernelSource]]:
+    """Yield a name and a source for each kind of depthwise kernel and dtype."""
+    follows = {"bias": True, "residual": True, "alpha": 0.5, "activation": "relu"}
+    for operation, size, stride, image, dtype, more in (
+        (FORWARD, 3, 1, 56, "float16", follows),
+        (FORWARD, 5, 2, 28, "float32", {}),
+        (FORWARD, 7, 1, 14, "bfloat16", {"bias": True}),
+        (BACKWARD_DATA, 3, 2, 56, "float16", {}),
+        (BACKWARD_DATA, 7, 1, 28, "float32", {}),
+    ):
+        spec = ConvSpec(
+            in_channels=96,
+            out_channels=96,
+            kernel=(size, size),
+            stride=stride,
+            padding=size // 2,
+            groups=96,
+            dtype=dtype,
+        )
+        for layout in LAYOUTS:
+            shape = (32, 96, image, image)
+            problem = ConvProblem.of(operation, spec, shape, layout=layout, **more)
+            for is_specialized in (True, False):
+                kind = "of one size" if is_specialized else "of all sizes"
+                source = gather_kernel(problem, tiles(problem)[0], specialized=is_specialized)
+                yield f"depthwise {operation} {size}/{stride} {dtype} {layout} {kind}", source
+    for dtype in ("float32", "float64"):
+        yield f"depthwise weights 3x3 {dtype}", weights_kernels(dtype, (3, 3))[0]
+
+
+def convolutions() -> dict[str, KernelSource]:
+    """Return the sources of the kernels for convolutions, by name."""
+    found = dict(_depthwise())
+    for dtype in ("float16", "bfloat16", "float32", "float64"):
+        found[f"convolution bias gradient {dtype}"] = bias_kernel(dtype, "sums_of_rows")
+        found[f"convolution epilogue {dtype}"] = epilogue_kernel(dtype)
+    for item_bytes in (2, 4, 8):
+        found[f"relayout {item_bytes} bytes"] = relayout_kernel(item_bytes)
+        for is_small in (True, False):
+            name = f"image copy {item_bytes} bytes{'' if is_small else ' by 64 bits'}"
+            found[name] = copy_kernel(item_bytes, is_small=is_small)
+    return found
+
+
 def programs() -> dict[str, tuple[KernelSource, bool]]:
     """Return all sources by name, each with whether it needs clusters (sm_90)."""
     found = {
@@ -131,7 +184,7 @@ def programs() -> dict[str, tuple[KernelSource, bool]]:
     for item_bytes in (2, 4):
         for (max_rows, nbytes), one in kernels.begin_kernels(item_bytes).items():
             found[f"rows {max_rows} by {nbytes} bytes"] = one, False
-    return found
+    return found | {name: (one, False) for name, one in convolutions().items()}
 
 
 def compiled(compiler: Compiler, source: KernelSource, arch: str) -> dict[str, Resources]:

@@ -10,7 +10,7 @@ import needs
 import pytest
 from cuda_check import ARCHITECTURES, Resources, differences, programs, resources
 
-from dnnffi.backends.own.recurrent import source
+from dnnffi.backends import own
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.runtime.nvrtc.compiler import load_compiler
 
@@ -46,9 +46,11 @@ def test_a_log_without_registers_is_refused():
 
 
 def test_every_kernel_file_is_compiled():
-    files = {path.name for path in (Path(source.__file__).parent / "cuda").glob("*.cu")}
+    package = Path(own.__file__).parent
+    files = {path.read_text(encoding="utf-8"): path for path in package.rglob("*.cu")}
     texts = {one.text for one, _ in programs().values()}
-    assert {name for name in files if source.text_of(name) in texts} == files
+    assert len({path.parent for path in files.values()}) == 3
+    assert [path for text, path in files.items() if text not in texts] == []
 
 
 def test_every_kind_of_division_is_compiled():

@@ -26,6 +26,7 @@ import cffi
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SOURCES = HERE / "standin"
+EMULATED = HERE / "emulated"
 CONTROL = SOURCES / "control.h"
 STUBS = ROOT / "bindings" / "stubs"
 BUILD = ROOT / "build" / "host"
@@ -74,84 +75,30 @@ def build(*extra_flags: str) -> Path:
     return library
 
 
-_CUDA_IN_C = """
-#include <stddef.h>
-#include <ucontext.h>
-
-#define __global__
-#define __device__
-#define __shared__ static
-#define __align__(bytes) __attribute__((aligned(bytes)))
-#define __launch_bounds__(threads)
-static struct { int x, y; } blockIdx, gridDim, threadIdx;
-
-#define MOST_THREADS 1024
-#define STACK (1 << 16)
-#define MOST_ARGUMENTS 26
-typedef long long of_kernel[MOST_ARGUMENTS];
-typedef void (*any_kernel)();
-static ucontext_t block, of_thread[MOST_THREADS];
-static int ended[MOST_THREADS];
-static any_kernel the_kernel;
-static const long long *a;
-
-/* The others go on until they are here too. */
-static void __syncthreads(void)
-{
-    swapcontext(&of_thread[threadIdx.x], &block);
-}
-
-static void run_thread(void)
-{
-    the_kernel(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],
-               a[13], a[14], a[15], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24],
-               a[25]);
-    ended[threadIdx.x] = 1;
-}
-
-/* Nonzero if some threads have ended and others wait at a barrier, for good on a device. */
-int run_block(char *stacks, any_kernel kernel, const of_kernel arguments, int threads, int x,
-              int y, int across, int down)
-{
-    blockIdx.x = x, blockIdx.y = y, gridDim.x = across, gridDim.y = down;
-    the_kernel = kernel, a = arguments;
-    for (int thread = 0; thread < threads; thread++) {
-        ended[thread] = 0;
-        getcontext(&of_thread[thread]);
-        of_thread[thread].uc_stack.ss_sp = stacks + thread * STACK;
-        of_thread[thread].uc_stack.ss_size = STACK;
-        of_thread[thread].uc_link = &block;
-        makecontext(&of_thread[thread], run_thread, 0);
-    }
-    for (int left = threads; left;) {
-        const int before = left;
-        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++) {
-            if (ended[threadIdx.x]) continue;
-            swapcontext(&block, &of_thread[threadIdx.x]);
-            left -= ended[threadIdx.x];
-        }
-        if (left && left < before) return 1;
-    }
-    return 0;
-}
-"""
-
-
-MOST_ARGUMENTS = 26
-"""Of a kernel, as the C text has it."""
-
 STACKS = (ctypes.c_char * (1024 * 2**16))()
 """Of all threads of a block; every kernel is a library of its own, and has none."""
 
 
 @cache
-def kernels(source: str) -> ctypes.CDLL:
-    """A CUDA source as C. ``run_block`` runs a block, its threads in turns between barriers."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "kernels.so"
-        command = [*_compiler(), "-O1", "-w", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
-        text = _CUDA_IN_C + source.replace('extern "C" ', "")
-        subprocess.run(command, input=text, text=True, check=True)
+def kernel(text: str, name: str, headers: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
+    """A CUDA kernel as C++. ``run_block`` runs a block, its threads in turns between barriers."""
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    if shutil.which(compiler[0]) is None:
+        raise Unavailable("compiler", f"there is no C++ compiler {compiler[0]}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for header, content in headers:
+            (folder / header).write_text(content, "utf-8")
+        library = folder / "kernels.so"
+        launch = f"using namespace dnnffi; call({name}, arguments);"
+        source = (
+            f'#include "{EMULATED / "blocks.h"}"\nnamespace dnnffi {{}}\n{text}\n'
+            f"static void launch(const void *arguments) {{ {launch} }}\n"
+        )
+        # Hidden: shared memory of a template would be one for all libraries of the process.
+        flags = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-fvisibility=hidden"]
+        command = [*compiler, *flags, f"-I{folder}", "-xc++", "-", "-o", str(library)]
+        subprocess.run(command, input=source, text=True, check=True)
         return ctypes.CDLL(str(library))
 
 

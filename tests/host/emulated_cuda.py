@@ -12,16 +12,16 @@ import itertools
 import os
 import shlex
 import shutil
-import struct
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
-from host_memory import POISON, HostMemory
+from host_memory import POISON, HostMemory, numbers_of
 
 from dnnffi.backends.own.recurrent import source
+from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -93,8 +93,8 @@ def functions(constants, includes, text, change=lambda header: header, prelude="
     ``change`` is applied to each header, ``prelude`` precedes them.
     """
     head = "".join(f'#include "{name}"\n' for name in includes)
-    made = {source.CONFIG_HEADER: source.config_header(constants)}
-    found = source.with_headers(f"{head}using namespace dnnffi;\n{text}", "", made)
+    made = {CONFIG_HEADER: source.config_header(constants)}
+    found = with_headers(source.FOLDER, f"{head}using namespace dnnffi;\n{text}", "", made)
     headers = tuple((name, change(_for_host(name, one))) for name, one in found.headers)
     return compiled(prelude + found.text, headers)
 
@@ -103,14 +103,6 @@ def _for_host(name, header):
     """The text of a header, or of the one of this folder that replaces it."""
     own = HERE / name
     return own.read_text("utf-8") if own.exists() else header
-
-
-def numbers_of(arguments):
-    """The arguments of a launch: 8 bytes each, and a struct as the last one."""
-    return b"".join(
-        one if type(one) is bytes else struct.pack("d" if type(one) is float else "q", one)
-        for one in arguments
-    )
 
 
 class EmulatedKernel:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import struct
 import weakref
 from contextlib import contextmanager, nullcontext
 
@@ -19,6 +20,14 @@ from dnnffi.device.graphs import recording, refuse_in_capture
 from dnnffi.device.interface import Architecture
 
 POISON = 0xA5  # what nobody wrote is seen in results
+
+
+def numbers_of(arguments):
+    """The arguments of a launch: 8 bytes each, and a struct as the last one."""
+    return b"".join(
+        one if type(one) is bytes else struct.pack("d" if type(one) is float else "q", one)
+        for one in arguments
+    )
 
 
 class Pointer:
@@ -156,17 +165,17 @@ class HostMemory:
 
     def kernel(self, source, name, headers=(), *, cooperative=False):
         """A CUDA kernel; one whose number of THREADS is free is run with one."""
-        free = re.compile("#define THREADS .*")
-        library = build.kernels(free.sub("#define THREADS 1", source))
-        function = getattr(library, name)
-        is_free = free.search(source)
+        free = re.compile(r"(?<= int THREADS = )\d+")
+        is_free = any(free.search(text) for _, text in headers)
+        headers = tuple((header, free.sub("1", text)) for header, text in headers)
+        library = build.kernel(source, name, headers)
 
         def work(grid, threads, arguments):
             across, down = (*grid, 1)[:2]
-            given = (ctypes.c_longlong * build.MOST_ARGUMENTS)(*arguments)
+            given = numbers_of(arguments)
             for x, y in itertools.product(range(across), range(down)):
                 sizes = (1 if is_free else threads[0], x, y, across, down)
-                assert library.run_block(build.STACKS, function, given, *sizes) == 0, (
+                assert library.run_block(build.STACKS, given, *sizes) == 0, (
                     "a barrier is not for all"
                 )
             return 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy, padded_bytes
+from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
@@ -72,7 +72,7 @@ def copied(host, image, values, convolution_bytes=0):
     layout = image.problem.layout
     given = host.asarray(in_memory(values, layout))
     copy = ImageCopy(image, 0, host.memory, convolution_bytes)
-    start = copy.workspace_bytes - padded_bytes(image)
+    start = copy.workspace_bytes - image.padded_bytes
     assert start % WORKSPACE_ALIGNMENT == 0
     assert start >= convolution_bytes
     guard = 64
@@ -159,7 +159,7 @@ def test_what_follows_the_convolution(host, transposed):
 
 
 def test_a_workspace_limit_below_the_padded_image(host):
-    need = padded_bytes(PaddedImage.of(problem_of())) + WORKSPACE_ALIGNMENT
+    need = PaddedImage.of(problem_of()).padded_bytes + WORKSPACE_ALIGNMENT
     check(host, problem_of(options=ConvOptions(workspace_limit=need)))
     message = rf"options\['workspace_limit'\] must be at least {need}"
     for tune in ("auto", "now"):

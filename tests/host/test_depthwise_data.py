@@ -236,9 +236,9 @@ def sources(host, monkeypatch):
     compiled = set()
     kernel = host.memory.kernel
 
-    def seen(source, name, **more):
-        compiled.add(source)
-        return kernel(source, name, **more)
+    def seen(source, name, headers):
+        compiled.add((source, headers))
+        return kernel(source, name, headers)
 
     monkeypatch.setattr(host.memory, "kernel", seen)
     return compiled

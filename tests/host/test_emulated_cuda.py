@@ -136,7 +136,7 @@ extern "C" void to_element(const float *from, Element *to, long count)
 def test_numbers_of_16_bits_are_those_of_numpy(number, dtype):
     library = functions(
         {"DTYPE": number, "FACTORS": number, "STRICT": False},
-        ("ptx_convert.cuh",),
+        ("element.cuh",),
         CONVERT,
     )
     bits = np.arange(2**16, dtype="u2")

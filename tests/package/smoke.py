@@ -28,11 +28,16 @@ def whole():
     """What is no module is there too: the marker of types, and the kernels' text."""
     package = files("dnnffi")
     assert (package / "py.typed").is_file()
-    recurrent = package / "backends" / "own" / "recurrent"
-    assert (recurrent / "README.md").is_file()
-    kernels = recurrent / "cuda"
-    for name in ("forward.cu", "backward.cu", "weights.cuh"):
-        assert (kernels / name).read_text(encoding="utf-8").strip(), name
+    own = package / "backends" / "own"
+    assert (own / "recurrent" / "README.md").is_file()
+    for folder, names in (
+        ("recurrent/cuda", ("forward.cu", "backward.cu", "weights.cuh")),
+        ("depthwise/cuda", ("planes.cu", "pixels.cuh")),
+        ("cuda", ("epilogue.cu", "kernel_config.cuh")),
+        ("cuda/common", ("basics.cuh",)),
+    ):
+        for name in names:
+            assert own.joinpath(*folder.split("/"), name).read_text(encoding="utf-8").strip(), name
 
 
 def hashes():

@@ -35,6 +35,7 @@ PARTS = {
         *("backends/cudnn/layout.py", "backends/cudnn/descriptors/*"),
     ),
     "cudnn": ("backends/cudnn/*",),
+    "own": ("backends/own/source.py", "backends/own/cuda/common/*"),
     "own-rnn": ("backends/own/recurrent/*",),
     "own-conv": ("backends/own/*",),
     "rnn": (
@@ -92,8 +93,8 @@ NO_RECORD = ("bench-report", "cli")
 _SHARED = ("spec", "runtime", "device", "execution", "backends", "registry")
 _RNN = (*_SHARED, "spec-rnn", "rnn")
 _CONVOLUTION = (*_SHARED, "spec-conv", "convolution")
-_NETWORKS = (*_RNN, "cudnn", "cudnn-rnn", "own-rnn", "cublas")
-_CONVOLUTIONS = (*_CONVOLUTION, "cudnn", "cudnn-conv", "own-conv")
+_NETWORKS = (*_RNN, "cudnn", "cudnn-rnn", "own", "own-rnn", "cublas")
+_CONVOLUTIONS = (*_CONVOLUTION, "cudnn", "cudnn-conv", "own", "own-conv")
 _JAX_NETWORKS = (*_NETWORKS, "jax", "jax-rnn")
 _JAX_CONVOLUTIONS = (*_CONVOLUTIONS, "jax", "jax-conv")
 _CHECKED = ("reference", "testing")  # the oracle and the random problems of a run of tests

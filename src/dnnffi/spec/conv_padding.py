@@ -9,8 +9,10 @@ is the result.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Literal, NamedTuple
 
+from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
@@ -45,6 +47,16 @@ class PaddedImage(NamedTuple):
     shape: tuple[int, ...]
     padded_shape: tuple[int, ...]
     offset: tuple[int, ...]
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the convolution computes the image: then it is copied out of the padded one."""
+        return self.operand == "result"
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes of the padded image."""
+        return prod(self.padded_shape) * ITEM_SIZES[self.problem.spec.dtype]
 
     @classmethod
     def of(cls, problem: ConvProblem) -> PaddedImage | None:

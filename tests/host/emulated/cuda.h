@@ -1,4 +1,5 @@
 /* The words of CUDA that kernels use, in C++: stands in front of their source. */
+#include "arguments.h"
 #include "device.h"
 
 /* No headers, which take longer to compile than a kernel. */
@@ -55,20 +56,4 @@ static inline float __shfl_xor_sync(unsigned, float value, int mask)
     Shuffle one{&value, mask};
     device_warp(shuffle, &one);
     return value;
-}
-
-/* A kernel's arguments, 8 bytes each, as a launch hands them over. */
-template <int... I> struct Indices {};
-template <int COUNT, int... I> struct Counted : Counted<COUNT - 1, COUNT - 1, I...> {};
-template <int... I> struct Counted<0, I...> {
-    typedef Indices<I...> type;
-};
-template <class... T, int... I>
-static void call(void (*kernel)(T...), const char *arguments, Indices<I...>)
-{
-    kernel(*(const T *)(arguments + 8 * I)...);
-}
-template <class... T> static void call(void (*kernel)(T...), const void *arguments)
-{
-    call(kernel, (const char *)arguments, typename Counted<sizeof...(T)>::type());
 }

@@ -1,7 +1,7 @@
 #pragma once
 /* The product of a tile on the host. */
 
-#include "ptx_convert.cuh"
+#include "dtype.cuh"
 
 namespace dnnffi {
 
@@ -15,8 +15,7 @@ static float factor(u32 word, int which)
 {
     if constexpr (FACTORS == FLOAT32)
         return bits_to_float(word & ~0x1fffu); /* that is what TF32 reads */
-    if constexpr (FACTORS == BFLOAT16) return of_bfloat16(word >> 16 * which);
-    return of_float16(word >> 16 * which);
+    else return Conversion<FACTORS>::real((unsigned short)(word >> 16 * which));
 }
 
 static void multiply(void **lanes)

@@ -41,7 +41,7 @@ from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
 from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.own.epilogue import EpilogueKernel
-from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy, padded_bytes
+from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.interface import Launch, MemoryWithGraphs
@@ -277,7 +277,7 @@ class ConvExecutors:
         options = problem.options
         limit = options.workspace_limit
         if limit is not None and self._image is not None:
-            limit -= padded_bytes(self._image) + WORKSPACE_ALIGNMENT
+            limit -= self._image.padded_bytes + WORKSPACE_ALIGNMENT
         self._allowed = Allowed(options.math, options.deterministic, limit)
         check_limits(LIMITS, problem, library)
         self.refused: list[Refusal] = []
@@ -335,7 +335,7 @@ class ConvExecutors:
             raise self._library.unsupported(
                 f"convolves a padded copy of the image for asymmetric padding, which is in the "
                 f"workspace: options['workspace_limit'] must be at least "
-                f"{padded_bytes(self._image) + WORKSPACE_ALIGNMENT}"
+                f"{self._image.padded_bytes + WORKSPACE_ALIGNMENT}"
             )
 
     def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -33,7 +32,6 @@ from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import packed_strides
@@ -311,7 +309,7 @@ def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Lib
     limit = problem.options.workspace_limit
     if limit is None or image is None:
         return limit
-    nbytes = prod(image.padded_shape) * ITEM_SIZES[problem.spec.dtype]
+    nbytes = image.padded_bytes
     if nbytes > limit:
         raise library.unsupported(
             f"convolves a padded copy of the image for asymmetric padding, of {nbytes} bytes; "

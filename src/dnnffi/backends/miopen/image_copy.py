@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import prod
 from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -31,10 +30,9 @@ class ImageCopy:
 
     def __init__(self, image: PaddedImage, memory: MemoryWithGraphs) -> None:
         self._memory = memory
-        self._operand = image.operand
-        self._is_result = image.operand == "result"
+        self._image = image
         itemsize = ITEM_SIZES[image.problem.spec.dtype]
-        self.nbytes = prod(image.padded_shape) * itemsize
+        self.nbytes = image.padded_bytes
         last = image.problem.channels_last
         steps, padded_steps = (
             [step * itemsize for step in packed_strides(shape, last)]
@@ -55,14 +53,14 @@ class ImageCopy:
 
         Returns the addresses of the convolution on the padded image.
         """
-        if not self._is_result:
+        if not self._image.is_result:
             self._memory.clear(padded, self.nbytes, stream)
-            self._copy(stream, getattr(at, self._operand), padded)
-        return at._replace(**{self._operand: padded})
+            self._copy(stream, getattr(at, self._image.operand), padded)
+        return at._replace(**{self._image.operand: padded})
 
     def after(self, stream: Stream, at: ConvAddresses, padded: int) -> None:
         """Enqueue the copy of an image that was written to address ``padded``."""
-        if self._is_result:
+        if self._image.is_result:
             self._copy(stream, at.result, padded)
 
     def _copy(self, stream: Stream, image: int, padded: int) -> None:
@@ -70,7 +68,9 @@ class ImageCopy:
         _, pitch, padded_pitch = self._rows
         for offset, padded_offset in self._offsets():
             ends = (image + offset, pitch), (padded + self._start + padded_offset, padded_pitch)
-            (target, target_pitch), (source, source_pitch) = ends if self._is_result else ends[::-1]
+            (target, target_pitch), (source, source_pitch) = (
+                ends if self._image.is_result else ends[::-1]
+            )
             self._memory.copy_rows(
                 *(target, target_pitch, source, source_pitch, self._width, self._rows.size),
                 stream,

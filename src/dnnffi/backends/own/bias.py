@@ -10,8 +10,8 @@ from functools import lru_cache
 from math import prod
 from typing import Any, cast
 
-from dnnffi.backends.own.numbers import conversions
 from dnnffi.backends.own.relayout import relayout
+from dnnffi.backends.own.source import DTYPES, FOLDER, Constant, KernelSource, kernel_source
 from dnnffi.device.arrays import in_layout, is_external
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, Launch, MemoryWithGraphs
@@ -34,88 +34,15 @@ MAX_POSITIONS = 2**30
 """Positions of one channel. The kernels count by ints, in steps far below that."""
 
 
-_SOURCE = """
-#define THREADS {threads}
-#define LANES (THREADS < {lanes} ? THREADS : {lanes})
-#define AT_ONCE {at_once}
-
-/* Channels first: a block sums over some of the positions of one channel. */
-extern "C" __global__ void sums_of_images(
-    const STORED *values, REAL *sums, long long batch, long long channels, long long size)
-{{
-    __shared__ REAL shared[THREADS];
-    const int channel = blockIdx.x, thread = threadIdx.x, step = gridDim.y * THREADS;
-    const int across = (int)size, count = (int)(batch * size), rest = step % across;
-    /* From one position of the thread to its next, and what is skipped besides behind an image. */
-    const long long hop = step / across * channels * size + rest, skip = (channels - 1) * size;
-    int at = blockIdx.y * THREADS + thread, place = at % across;
-    long long where = (at / across * channels + channel) * size + place;
-    REAL sum = 0, some[AT_ONCE];
-    for (; at < count; at += AT_ONCE * step) {{
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {{
-            some[n] = at + n * step < count ? real(values[where]) : (REAL)0;
-            where += hop;
-            place += rest;
-            if (place >= across) {{
-                place -= across;
-                where += skip;
-            }}
-        }}
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) sum += some[n];
-    }}
-    shared[thread] = sum;
-    for (int half = THREADS / 2; half > 0; half /= 2) {{
-        __syncthreads();
-        if (thread < half) shared[thread] += shared[thread + half];
-    }}
-    if (thread == 0) sums[blockIdx.y * channels + channel] = shared[0];
-}}
-"""
-
-_OF_ROWS = """
-/* The sums of the columns of a matrix: a block sums some of the rows of some columns. */
-extern "C" __global__ void {name}(
-    const {stored} *values, {result} *sums, long long rows, long long columns)
-{{
-    __shared__ REAL shared[THREADS];
-    const int lane = threadIdx.x % LANES, level = threadIdx.x / LANES;
-    const int levels = THREADS / LANES, step = gridDim.y * levels;
-    for (long long first = blockIdx.x * LANES; first < columns; first += gridDim.x * LANES) {{
-        const long long column = first + lane;
-        REAL sum = 0;
-        if (column < columns) {{
-            long long row = blockIdx.y * levels + level;
-            for (; row + (AT_ONCE - 1) * step < rows; row += AT_ONCE * step) {{
-                REAL some[AT_ONCE];
-                for (int n = 0; n < AT_ONCE; n++)
-                    some[n] = {read}(values[(row + n * step) * columns + column]);
-                for (int n = 0; n < AT_ONCE; n++) sum += some[n];
-            }}
-            for (; row < rows; row += step) sum += {read}(values[row * columns + column]);
-        }}
-        shared[threadIdx.x] = sum;
-        __syncthreads();
-        if (level == 0 && column < columns) {{
-            for (int other = 1; other < levels; other++) sum += shared[other * LANES + lane];
-            sums[blockIdx.y * columns + column] = {rounded}(sum);
-        }}
-        __syncthreads();
-    }}
-}}
-"""
-
-
-def _source(dtype: str) -> str:
-    common = _SOURCE.format(threads=_THREADS, lanes=_LANES, at_once=_AT_ONCE)
-    rows = _OF_ROWS.format(
-        name="sums_of_rows", stored="STORED", read="real", result="REAL", rounded=""
-    )
-    parts = _OF_ROWS.format(
-        name="sums_of_parts", stored="REAL", read="", result="STORED", rounded="rounded"
-    )
-    return conversions(dtype) + common + rows + parts
+def bias_kernel(dtype: str, name: str) -> KernelSource:
+    """Return a kernel of ``bias_gradient.cu`` for arrays of a dtype."""
+    constants: dict[str, Constant] = {
+        "DTYPE": DTYPES[dtype],
+        "THREADS": _THREADS,
+        "LANES": _LANES,
+        "AT_ONCE": _AT_ONCE,
+    }
+    return kernel_source(FOLDER, "bias_gradient.cu", name, constants)
 
 
 class BiasGradient:
@@ -136,9 +63,9 @@ class BiasGradient:
         readers = _THREADS // _LANES if by_rows else _THREADS
         room = -(-batch * size // (readers * _AT_ONCE))
         parts = max(1, min(-(-_BLOCKS * multiprocessors // tiles), room, _MOST_PARTS))
-        source = _source(dtype)
-        self._sum = memory.kernel(source, "sums_of_rows" if by_rows else "sums_of_images")
-        self._sum_parts = memory.kernel(source, "sums_of_parts")
+        name = "sums_of_rows" if by_rows else "sums_of_images"
+        self._sum = memory.kernel(*bias_kernel(dtype, name))
+        self._sum_parts = memory.kernel(*bias_kernel(dtype, "sums_of_parts"))
         self._grid, self._parts_grid = (tiles, parts), (columns, 1)
         self._parts_sizes = parts, channels
         self._sizes = (batch * size, channels) if by_rows else (batch, channels, size)

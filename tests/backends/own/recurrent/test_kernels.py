@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
-from dnnffi.backends.own.recurrent import source
+from dnnffi.backends.own import source
 from dnnffi.backends.own.recurrent.choices import choices
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.params import ForwardParams
@@ -492,8 +492,8 @@ def impatient(monkeypatch):
     """Blocks that poll a few times."""
     text_of = source.text_of
 
-    def changed(name):
-        return text_of(name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
+    def changed(folder, name):
+        return text_of(folder, name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
 
     monkeypatch.setattr(source, "text_of", changed)
 

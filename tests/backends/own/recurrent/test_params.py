@@ -7,7 +7,9 @@ from typing import get_type_hints
 
 import pytest
 
-from dnnffi.backends.own.recurrent import params, source
+from dnnffi.backends.own.recurrent import params
+from dnnffi.backends.own.recurrent.source import FOLDER
+from dnnffi.backends.own.source import text_of
 
 KERNELS = {
     "ForwardParams": ("forward.cu", "recurrent_forward"),
@@ -25,7 +27,7 @@ TYPES = {"double": "float", "Lengths": "bytes", "long long": "int"}
 
 def parameters(file, kernel):
     """The names of a kernel's parameters, and what Python passes for each."""
-    text = re.sub(r"/\*.*?\*/", "", source.text_of(file), flags=re.DOTALL)
+    text = re.sub(r"/\*.*?\*/", "", text_of(FOLDER, file), flags=re.DOTALL)
     (declared,) = re.findall(rf"__global__ [^;{{]*?\b{kernel}\(([^)]*)\)", text)
     found = {}
     for one in declared.split(","):

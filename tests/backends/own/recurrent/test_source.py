@@ -18,6 +18,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.one_step import Division
+from dnnffi.backends.own.source import CONFIG_HEADER, text_of, with_headers
 from dnnffi.cli.sources import code
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.runtime.kernels import OPTIONS
@@ -25,6 +26,7 @@ from dnnffi.runtime.nvrtc.compiler import load_compiler
 
 FOLDER = Path(source.__file__).parent / "cuda"
 FILES = sorted(path.name for path in FOLDER.glob("*.cu*"))
+COMMON = sorted(path.name for path in (FOLDER.parents[1] / "cuda" / "common").glob("*.cu*"))
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
 H100 = Chip(132, 232_448, clusters=True)
 ROOT = Path(__file__).resolve().parents[4]
@@ -37,7 +39,7 @@ def example():
 
 
 def constants_of(kernel):
-    return dict(kernel.headers)[source.CONFIG_HEADER]
+    return dict(kernel.headers)[CONFIG_HEADER]
 
 
 def test_the_example_has_the_constants_of_all_kernels():
@@ -52,9 +54,7 @@ def test_the_example_has_the_constants_of_all_kernels():
         if re.search(r"(\w+) =", line)[1] not in have
     ]
     expected = text.replace("};\n", f"{''.join(more)}}};\n", 1)
-    assert code((FOLDER / source.CONFIG_HEADER).read_text("utf-8"), ".cuh") == code(
-        expected, ".cuh"
-    )
+    assert code((FOLDER / CONFIG_HEADER).read_text("utf-8"), ".cuh") == code(expected, ".cuh")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -65,7 +65,9 @@ def test_a_file_is_in_the_namespace_and_has_no_conditions_of_the_preprocessor(na
     if name != source.POLICY_HEADER:
         assert text.count("\nnamespace dnnffi {\n") == text.count("\n} // namespace dnnffi\n") == 1
     assert not re.search(r"^ *#(if|ifdef|ifndef|else|elif|undef)\b", text, re.MULTILINE)
-    assert set(re.findall(r"^#include (.*)$", text, re.MULTILINE)) <= {f'"{one}"' for one in FILES}
+    assert set(re.findall(r"^#include (.*)$", text, re.MULTILINE)) <= {
+        f'"{one}"' for one in (*FILES, *COMMON)
+    }
 
 
 def test_there_are_few_macros():
@@ -77,8 +79,8 @@ def test_a_source_has_the_headers_that_it_includes_and_no_others():
     def names(kernel):
         return [name for name, _ in kernel.headers]
 
-    expected = ["basics.cuh", "dtype.cuh", "kernel_config.cuh", "ptx_convert.cuh"]
-    assert names(dropout_kernels("float16")[0]) == expected
+    expected = [*COMMON, "dtype.cuh", "kernel_config.cuh", "modes.cuh", "ptx_convert.cuh"]
+    assert names(dropout_kernels("float16")[0]) == sorted(expected)
     assert names(bias_kernel("float16")) == sorted([*expected, "bias_gradients.cuh"])
     assert set(HEADERS) - set(names(layer_kernel(example()))) == {
         *("bias_gradients.cuh", "packed_rows.cuh", "fma.cuh")
@@ -86,10 +88,10 @@ def test_a_source_has_the_headers_that_it_includes_and_no_others():
 
 
 def test_a_header_is_read_from_the_folder_unless_it_is_made():
-    made = source.with_headers('#include "tiles.cuh"\n', "f", {"tiles.cuh": "int x;\n"})
+    made = with_headers(source.FOLDER, '#include "tiles.cuh"\n', "f", {"tiles.cuh": "int x;\n"})
     assert made == ('#include "tiles.cuh"\n', "f", (("tiles.cuh", "int x;\n"),))
     with pytest.raises(FileNotFoundError):
-        source.with_headers('#include "no_such.cuh"\n', "f", {})
+        with_headers(source.FOLDER, '#include "no_such.cuh"\n', "f", {})
 
 
 README = FOLDER.with_name("README.md").read_text(encoding="utf-8")
@@ -108,13 +110,14 @@ def test_the_page_has_the_numbers_of_the_example():
 
 
 def test_the_page_names_what_exists():
-    text = "".join(source.text_of(name) for name in FILES)
+    text = "".join(text_of(source.FOLDER, name) for name in (*FILES, *COMMON))
     folder = FOLDER.parent
     for name in re.findall(r"`([\w/]+\.(?:py|cuh?))`", README):
         place = name.removeprefix("cuda/")
         assert (
             (folder / name).exists()
             or (folder / "cuda" / place).exists()
+            or name in COMMON
             or any(
                 (ROOT / at / name).exists()
                 for at in ("", "src/dnnffi", "tests/backends/own/recurrent")
@@ -137,5 +140,5 @@ def nvrtc(pytestconfig):
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_includes_what_it_uses(nvrtc, name):
     """With the example's constants, as in an editor."""
-    text, _, headers = source.with_headers(f'#include "{name}"\n', "", {})
+    text, _, headers = with_headers(source.FOLDER, f'#include "{name}"\n', "", {})
     nvrtc.compile(text, "editor.cu", nvrtc.target((9, 0)), OPTIONS, headers)

@@ -9,6 +9,7 @@ from emulated_network import kernel_config
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.config import Kind
+from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
 
 TEXT = """
 #include "weights.cuh"
@@ -32,8 +33,9 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
 
 def fragments(kind, made, matrices):
     """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
-    config = {source.CONFIG_HEADER: source.config_header(made.constants())}
-    kernel = EmulatedKernel(*source.with_headers(TEXT, "find_weights", config), cooperative=True)
+    config = {CONFIG_HEADER: source.config_header(made.constants())}
+    found = with_headers(source.FOLDER, TEXT, "find_weights", config)
+    kernel = EmulatedKernel(*found, cooperative=True)
     shape = made.blocks, made.threads // 32, 32, made.warp_k, made.warp_tiles, 2, 4
     out = np.zeros(int(np.prod(shape)) + 4, "u4")
     out = out[-out.ctypes.data % 16 // 4 :][: int(np.prod(shape))].reshape(shape)

@@ -8,13 +8,15 @@ bits are the same in every run. A forward's output ``o`` needs the inputs
 of all taps. Of backward data, ``dx`` is the output and ``dy`` the input, and the same equation
 holds with both exchanged: an output needs those inputs for which it has a whole solution. Which
 these are depends on the output modulo the stride alone, so that a tile of outputs that begins at a
-multiple of the stride has the same taps everywhere: they are constants of the source.
+multiple of the stride has the same taps everywhere: they are constants of a kernel.
+``axis.cuh`` has the same in CUDA.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from dnnffi.backends.own.source import Constant
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 
 
@@ -70,24 +72,17 @@ class Axis(NamedTuple):
             f"TILES_{name}": -(-self.outputs // tile),
         }
 
-    def source(self, name: str, tile: int) -> str:
-        """Return C of the constants of a layer that end in ``name``.
-
-        Besides, macros for the base of a tile and the tap of an input. ``TAP_*`` is for an input
-        counted from the base and an output of the tile; it is a multiple of the dilation where
-        there is a tap, of which ``TAKES_*`` tells.
-        """
-        forward = f"(in) + {self.padding} - (out) * {self.stride}"
-        backward = f"(out) + {self.padding} - (in) * {self.stride}"
-        return f"""
-#define TILE_{name} {tile}
-#define LOW_{name} ({self.low()})
-#define HIGH_{name} ({self.high(tile)})
-#define BASE_{name}(out) ((out) {"*" if self.forward else "/"} {self.stride})
-#define TAP_{name}(in, out) ({forward if self.forward else backward})
-#define TAKES_{name}(tap) ((tap) >= 0 && (tap) <= {self.span} && (tap) % {self.dilation} == 0)
-#define OF_{name}(tap) ((tap) / {self.dilation})
-"""
+    def constants(self, name: str, tile: int) -> dict[str, Constant]:
+        """Return the constants of a layer and a tile that end in ``name``; see ``axis.cuh``."""
+        return {
+            f"TILE_{name}": tile,
+            f"LOW_{name}": self.low(),
+            f"HIGH_{name}": self.high(tile),
+            f"STRIDE_{name}": self.stride,
+            f"PADDING_{name}": self.padding,
+            f"DILATION_{name}": self.dilation,
+            f"SPAN_{name}": self.span,
+        }
 
 
 def plane(values: tuple[int, ...], missing: int) -> tuple[int, int]:

@@ -15,9 +15,9 @@ from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.depthwise.axis import axes_of
 from dnnffi.backends.own.depthwise.pixels import Pixels
 from dnnffi.backends.own.depthwise.planes import ENOUGH_BYTES, SHARED_BYTES, Planes
+from dnnffi.backends.own.depthwise.source import FOLDER
 from dnnffi.backends.own.depthwise.tile import Tile
-from dnnffi.backends.own.epilogue import bits_of
-from dnnffi.backends.own.numbers import conversions
+from dnnffi.backends.own.source import DTYPES, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
@@ -29,48 +29,6 @@ _MOST_STRIDE = 4
 _MAX_TILE = 8  # outputs of a thread in a dimension; of backward data, times the stride
 _MAX_PLANES = 256  # of a block; a power of two
 _MOST_ELEMENTS = 2**30  # of an image, with its channels, or positions of all: counted by ints
-
-_COMMON = """
-#define BIAS {bias}
-#define RESIDUAL {residual}
-#define RELU {relu}
-
-static __device__ float factor(long long bits)
-{{
-    union {{ long long bits; double value; }} wide;
-    wide.bits = bits;
-    return (float)wide.value;
-}}
-
-/* NaN stays. */
-static __device__ float activated(float value) {{ return RELU && value < 0 ? 0 : value; }}
-"""
-
-
-_PACK = """
-/* {count} elements that are read or written at once. */
-typedef struct __align__({count} * sizeof(STORED)) {{ STORED e[{count}]; }} {name};
-static __device__ float get_{name}({name} pack, int at) {{ return real(pack.e[at]); }}
-static __device__ void set_{name}({name} *pack, int at, float value)
-{{
-    pack->e[at] = rounded(value);
-}}
-"""
-
-_PACK_OF_PAIRS = """
-/* {count} elements that are read or written at once: words, which compilers leave whole. */
-typedef struct __align__({count} * 2) {{ unsigned e[{count} / 2]; }} {name};
-static __device__ float get_{name}({name} pack, int at)
-{{
-    return real((STORED)(pack.e[at / 2] >> at % 2 * 16));
-}}
-static __device__ void set_{name}({name} *pack, int at, float value)
-{{
-    /* The first of two is set first. */
-    const unsigned bits = rounded(value);
-    pack->e[at / 2] = at % 2 ? pack->e[at / 2] | bits << 16 : bits;
-}}
-"""
 
 
 class DepthwiseGather:
@@ -92,19 +50,9 @@ class DepthwiseGather:
         self.tile = tiles(problem)[0] if tile is None else tile
         self.specialized = specialized
         made = _made(problem, self.tile, specialized=specialized)
-        defines = _sizes(made.sizes, specialized=specialized)
-        defines += "".join(f"#define {name} {value}\n" for name, value in made.constants.items())
-        follows = {
-            "bias": int(problem.bias),
-            "residual": int(problem.residual),
-            "relu": int(problem.activation is not None),
-        }
-        dtype = problem.spec.dtype
-        packs = _pack("Read", made.read, dtype) + _pack("Written", made.written, dtype)
-        source = conversions(dtype) + defines + packs + _COMMON.format(**follows)
-        self._kernel = memory.kernel(source + made.source, "depthwise")
+        self._kernel = memory.kernel(*_source(problem, made, specialized=specialized))
         self._grid, self._threads = made.grid, (made.threads,)
-        self._rest: tuple[int, ...] = (bits_of(problem.alpha),)
+        self._rest: tuple[float, ...] = (float(problem.alpha),)
         if not specialized:
             self._rest += tuple(made.sizes.values())
 
@@ -123,22 +71,23 @@ class DepthwiseGather:
         return f"a kernel of dnnffi's{sizes}, {tiles}; no workspace"
 
 
-def _pack(name: str, count: int, dtype: str) -> str:
-    pairs = ITEM_SIZES[dtype] == 2 and count % 2 == 0
-    return (_PACK_OF_PAIRS if pairs else _PACK).format(name=name, count=count)
+def gather_kernel(problem: ConvProblem, tile: Tile, *, specialized: bool) -> KernelSource:
+    """Return the kernel for a problem, or without ``specialized`` for its layer."""
+    made = _made(problem, tile, specialized=specialized)
+    return _source(problem, made, specialized=specialized)
 
 
-def _sizes(sizes: dict[str, int], *, specialized: bool) -> str:
-    """Return C of the sizes as constants, or as arguments of the kernel and locals of these names.
-
-    ``SIZES`` ends the kernel's list of parameters, ``LOCAL_SIZES`` begins its body.
-    """
+def _source(problem: ConvProblem, made: Planes | Pixels, *, specialized: bool) -> KernelSource:
+    constants: dict[str, Constant] = {
+        "DTYPE": DTYPES[problem.spec.dtype],
+        "BIAS": problem.bias,
+        "RESIDUAL": problem.residual,
+        "RELU": problem.activation is not None,
+        **made.constants,
+    }
     if specialized:
-        constants = "".join(f"#define {name} ({value})\n" for name, value in sizes.items())
-        return f"#define SIZES\n#define LOCAL_SIZES\n{constants}"
-    parameters = "".join(f", long long of_{name}" for name in sizes)
-    local = " ".join(f"const int {name} = (int)of_{name};" for name in sizes)
-    return f"#define SIZES {parameters}\n#define LOCAL_SIZES {local}\n"
+        constants |= made.sizes
+    return kernel_source(FOLDER, made.file, "depthwise", constants)
 
 
 def _made(problem: ConvProblem, tile: Tile, *, specialized: bool = True) -> Planes | Pixels:

@@ -1,16 +1,13 @@
-"""The depthwise kernel for channels first, where each channel of an image is a plane.
+"""Constants of the depthwise kernel for channels first: each channel of an image is a plane.
 
-A block has some planes, or a band of the rows of one. It reads them once into shared memory, as
-floats, with zeros around, so that what follows asks for no border. Each thread has a tile of
-outputs: it reads the rows that they need one behind the other, and adds each row to all of the
-tile's rows that it belongs to. Between two rows, and between two planes, there are zeros once, not
-twice: what is behind the one is before the other.
+``planes.cuh`` says how a block works. Its constants are chosen here, for a problem and a tile.
 """
 
 from __future__ import annotations
 
 from dnnffi.backends.own.depthwise.axis import Axis
 from dnnffi.backends.own.depthwise.tile import Tile, fewest_idle
+from dnnffi.backends.own.source import Constant
 
 SHARED_BYTES = 48 * 1024
 """The most shared memory that a block has without asking for more."""
@@ -25,117 +22,6 @@ _SMALL = 14  # an image with no more rows
 _CELL_STEPS = (2048, 4096, 8192)
 """Floats of shared memory of kernels for all sizes, below the most that there may be."""
 
-_SOURCE = """
-typedef struct __align__(FLOATS * 4) {{ float e[FLOATS]; }} Floats;
-typedef struct __align__(WIDE * 4) {{ float e[WIDE]; }} Segment;
-typedef struct __align__(16) {{ float e[4]; }} Zeros;
-
-extern "C" __global__ void __launch_bounds__(MAX_BLOCK) depthwise(
-    const STORED *__restrict__ x, const STORED *__restrict__ w, const STORED *__restrict__ bias,
-    const STORED *__restrict__ residual, STORED *__restrict__ y, long long alpha SIZES)
-{{
-    LOCAL_SIZES
-    __shared__ __align__(16) float tile[MAX_CELLS];
-    __shared__ float weights[PLANES * WEIGHTS];
-    const int thread = threadIdx.x, first = blockIdx.x * PLANES;
-    const int band = blockIdx.y * BAND * TILE_Y, from_row = BASE_Y(band);
-
-    /* What is read is on its way while the zeros are written. */
-    for (int done = 0; done < READS; done += AT_ONCE) {{
-        Read some[AT_ONCE];
-        int to[AT_ONCE];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {{
-            const int at = (done + n) * BLOCK + thread;
-            const int line = at / ACROSS, plane = line / ROWS, row = line - plane * ROWS + FROM;
-            const int column = (at - line * ACROSS) * READ, in_image = from_row + row;
-            to[n] = -1;
-            if (plane < PLANES && first + plane < COUNT && in_image >= 0 && in_image < INPUTS_Y) {{
-                some[n] = *(const Read *)(
-                    x + ((long long)(first + plane) * INPUTS_Y + in_image) * INPUTS_X + column);
-                to[n] = (plane * STEP + LEAD + row) * PITCH + LEFT + column;
-            }}
-        }}
-        if (done == 0) {{
-            const Zeros zeros = {{{{0, 0, 0, 0}}}};
-            for (int at = thread; at < CELLS / 4; at += BLOCK) *(Zeros *)(tile + 4 * at) = zeros;
-            for (int at = thread; at < PLANES * TAPS; at += BLOCK) {{
-                const int plane = at / TAPS, tap = at - plane * TAPS;
-                weights[plane * WEIGHTS + tap] = real(w[(first + plane) % CHANNELS * TAPS + tap]);
-            }}
-            __syncthreads();
-        }}
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {{
-            if (to[n] < 0) continue;
-#pragma unroll
-            for (int part = 0; part < READ; part += FLOATS) {{
-                Floats floats;
-#pragma unroll
-                for (int e = 0; e < FLOATS; e++) floats.e[e] = get_Read(some[n], part + e);
-                *(Floats *)(tile + to[n] + part) = floats;
-            }}
-        }}
-    }}
-    __syncthreads();
-
-    for (int item = thread; item < PLANES * BAND * TILES_X; item += BLOCK) {{
-        const int line = item / TILES_X, plane = line / BAND;
-        const int top = (line - plane * BAND) * TILE_Y, left = (item - line * TILES_X) * TILE_X;
-        if (first + plane >= COUNT || band + top >= OUTPUTS_Y) continue;
-        const float *from = tile + (plane * STEP + LEAD + LOW_Y + BASE_Y(top)) * PITCH
-                                 + LEFT + BASE_X(left) + BEGIN;
-        float taps[TAPS], sums[TILE_Y][TILE_X];
-#pragma unroll
-        for (int tap = 0; tap < TAPS; tap++) taps[tap] = weights[plane * WEIGHTS + tap];
-#pragma unroll
-        for (int i = 0; i < TILE_Y * TILE_X; i++) sums[i / TILE_X][i % TILE_X] = 0;
-#pragma unroll
-        for (int in_y = LOW_Y; in_y <= HIGH_Y; in_y++) {{
-            Segment row[SEGMENTS];
-#pragma unroll
-            for (int part = 0; part < SEGMENTS; part++)
-                row[part] = *(const Segment *)(from + (in_y - LOW_Y) * PITCH + part * WIDE);
-#pragma unroll
-            for (int out_y = 0; out_y < TILE_Y; out_y++) {{
-                const int tap_y = TAP_Y(in_y, out_y);
-                if (!TAKES_Y(tap_y)) continue;
-#pragma unroll
-                for (int in_x = LOW_X; in_x <= HIGH_X; in_x++) {{
-#pragma unroll
-                    for (int out_x = 0; out_x < TILE_X; out_x++) {{
-                        const int tap_x = TAP_X(in_x, out_x);
-                        if (!TAKES_X(tap_x)) continue;
-                        sums[out_y][out_x] += taps[OF_Y(tap_y) * WIDTH + OF_X(tap_x)]
-                            * row[(in_x - BEGIN) / WIDE].e[(in_x - BEGIN) % WIDE];
-                    }}
-                }}
-            }}
-        }}
-        const float shift = BIAS ? real(bias[(first + plane) % CHANNELS]) : 0;
-#pragma unroll
-        for (int out_y = 0; out_y < TILE_Y; out_y++) {{
-            if (band + top + out_y >= OUTPUTS_Y) continue;
-            const long long at =
-                ((long long)(first + plane) * OUTPUTS_Y + band + top + out_y) * OUTPUTS_X + left;
-#pragma unroll
-            for (int out_x = 0; out_x < TILE_X; out_x += WRITE) {{
-                if (left + out_x >= OUTPUTS_X) continue;
-                Written written, more;
-                if (RESIDUAL) more = *(const Written *)(residual + at + out_x);
-#pragma unroll
-                for (int e = 0; e < WRITE; e++) {{
-                    float value = sums[out_y][out_x + e];
-                    if (RESIDUAL) value += factor(alpha) * get_Written(more, e);
-                    set_Written(&written, e, activated(value + shift));
-                }}
-                *(Written *)(y + at + out_x) = written;
-            }}
-        }}
-    }}
-}}
-"""
-
 
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
@@ -149,7 +35,7 @@ def _together(most: int, *numbers: int) -> int:
 
 
 class Planes:
-    """The source for one problem and tile, and how it is launched.
+    """The constants for one problem and tile, and how the kernel is launched.
 
     ``count`` is of planes, ``item`` the bytes of an element. ``constants`` depend on the layer, the
     tile and how many elements of a row are read and written at once, ``sizes`` on the number and
@@ -168,6 +54,7 @@ class Planes:
         *,
         specialized: bool = True,
     ) -> None:
+        self.file = "planes.cu" if specialized else "planes_of_all_sizes.cu"
         planes = tile.many
         tiles_y, tiles_x = -(-y.outputs // tile.down), -(-x.outputs // tile.across)
         left = _up(max(0, -x.low(), x.beyond), 4)
@@ -225,7 +112,7 @@ class Planes:
             **y.sizes("Y", tile.down),
             **x.sizes("X", tile.across),
         }
-        self.constants: dict[str, int | str] = {
+        self.constants: dict[str, Constant] = {
             "CHANNELS": channels,
             "PLANES": planes,
             "MAX_BLOCK": block if specialized else _THREADS,
@@ -236,22 +123,16 @@ class Planes:
             "WEIGHTS": taps | 1,
             "FLOATS": min(4, read),
             "WIDE": wide,
-            "BEGIN": f"({begin})",
+            "BEGIN": begin,
             "SEGMENTS": segments,
             "READ": read,
             "WRITE": written,
+            "FORWARD": x.forward,
+            **y.constants("Y", tile.down),
+            **x.constants("X", tile.across),
         }
-        self.read, self.written = read, written
-        self._axes = y.source, x.source
-        self._tile = tile
         self.grid = (-(-count // planes), -(-tiles_y // band))
         self.threads = block
-
-    @property
-    def source(self) -> str:
-        """C of the kernel, without the constants."""
-        (y, x), tile = self._axes, self._tile
-        return y("Y", tile.down) + x("X", tile.across) + _SOURCE.format()
 
     @staticmethod
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:

@@ -28,7 +28,7 @@ from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
-from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.source import Constant
+from dnnffi.backends.own import source
+from dnnffi.backends.own.source import Constant
 from dnnffi.spec.checks import ITEM_SIZES
 
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
-DTYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32"}
+DTYPES = {dtype: source.DTYPES[dtype] for dtype in ("float16", "bfloat16", "float32")}
 CLIPS = "UNCLIPPED", "CLIP_KEEPS_NAN", "CLIP_REPLACES_NAN"
-"""The enumerators of ``basics.cuh``; `CLIPS` by the number that `Kind.clip` is."""
+"""Enumerators of ``modes.cuh`` and ``basics.cuh``; `CLIPS` by the number that `Kind.clip` is."""
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}

@@ -40,7 +40,7 @@ from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.products import Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
-from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,

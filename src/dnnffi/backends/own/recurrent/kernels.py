@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, values
-from dnnffi.backends.own.recurrent.source import Constant, KernelSource, kernel_source
+from dnnffi.backends.own.recurrent.source import kernel_source
+from dnnffi.backends.own.source import Constant, KernelSource
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 

@@ -13,7 +13,7 @@ from dnnffi.backends.own.recurrent.config import CELLS, CLIPS, DTYPES, WORD_BYTE
 from dnnffi.backends.own.recurrent.kernels import one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
 from dnnffi.backends.own.recurrent.params import OneStepParams
-from dnnffi.backends.own.recurrent.source import KernelSource
+from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,

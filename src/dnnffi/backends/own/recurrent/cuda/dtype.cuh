@@ -1,28 +1,15 @@
 #pragma once
-/* Storage of numbers, by dtype. DTYPE is that of arrays: float16, bfloat16, or float32 with products in
-   TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a NARROW kernel
-   float16, where arrays are float32 (narrow.cu). */
+/* What is multiplied, and how words divide arrays. DTYPE is that of arrays: float16, bfloat16, or float32
+   with products in TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a
+   NARROW kernel float16, where arrays are float32 (narrow.cu). */
 
-#include "basics.cuh"
-#include "kernel_config.cuh"
+#include "element.cuh"
 
 namespace dnnffi {
 
-constexpr Dtype DTYPE = Config::DTYPE;
 constexpr Dtype FACTORS = Config::FACTORS;
 constexpr bool STRICT = Config::STRICT;
 
-/* The type in which a number is stored: those of 16 bits as their bits. */
-template <Dtype> struct Storage
-{
-    using Type = unsigned short;
-};
-template <> struct Storage<FLOAT32>
-{
-    using Type = float;
-};
-
-using Element = Storage<DTYPE>::Type;
 using Factor = Storage<FACTORS>::Type;
 
 constexpr bool NARROW = sizeof(Factor) < sizeof(Element);

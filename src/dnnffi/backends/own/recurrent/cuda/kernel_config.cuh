@@ -2,7 +2,7 @@
 /* An example of the constants of a kernel: the forward pass of an LSTM in float16 with 1024 units, for a
    batch of 64 rows. `source.py` makes a file of this name for each kernel; README.md explains the example. */
 
-#include "basics.cuh"
+#include "modes.cuh"
 
 namespace dnnffi {
 

@@ -1,51 +1,10 @@
 #pragma once
-/* Conversions of numbers, and the two functions of cells: `real` and `rounded` between an Element and
-   float32, `two_of_float16`, `to_tf32`, `sigmoid`, `tanh_of`. */
+/* Conversions for products, and the two functions of cells: `two_of_float16`, `to_tf32`, `sigmoid`,
+   `tanh_of`. Elements are converted by element.cuh. */
 
 #include "dtype.cuh"
 
 namespace dnnffi {
-
-template <Dtype> struct Conversion;
-
-template <> struct Conversion<FLOAT16>
-{
-    DEVICE static float real(unsigned short stored)
-    {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored));
-        return value;
-    }
-
-    DEVICE static unsigned short rounded(float value)
-    {
-        unsigned short stored;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(stored) : "f"(value));
-        return stored;
-    }
-};
-
-template <> struct Conversion<BFLOAT16>
-{
-    DEVICE static float real(unsigned short stored) { return bits_to_float((u32)stored << 16); }
-
-    DEVICE static unsigned short rounded(float value)
-    {
-        unsigned short stored;
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(stored) : "f"(value));
-        return stored;
-    }
-};
-
-template <> struct Conversion<FLOAT32>
-{
-    DEVICE static float real(float stored) { return stored; }
-    DEVICE static float rounded(float value) { return value; }
-};
-
-DEVICE float real(Element stored) { return Conversion<DTYPE>::real(stored); }
-
-DEVICE Element rounded(float value) { return Conversion<DTYPE>::rounded(value); }
 
 /* Two numbers in float16, the first in the low half. */
 DEVICE u32 two_of_float16(float first, float second)

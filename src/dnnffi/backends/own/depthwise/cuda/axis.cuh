@@ -1,0 +1,43 @@
+#pragma once
+/* Which inputs an output of a depthwise convolution needs, along each of two dimensions; axis.py explains it.
+
+   Inputs of a tile of outputs are counted from its base, from LOW to HIGH. A tap is a position in the dilated
+   kernel, from 0 to SPAN: a multiple of the dilation has a weight. */
+
+#include "basics.cuh"
+#include "kernel_config.cuh"
+
+namespace dnnffi {
+
+template <int OUTPUTS, int FIRST, int LAST, int STRIDE, int PADDING, int DILATION, int SPAN> struct Axis
+{
+    static constexpr int TILE = OUTPUTS; /* outputs of a thread */
+    static constexpr int LOW = FIRST;    /* first input that they need, from the base */
+    static constexpr int HIGH = LAST;    /* last input that they need, from the base */
+
+    /* Where the inputs of a tile are counted from that begins at an output. */
+    DEVICE static constexpr int base(int output)
+    {
+        return Config::FORWARD ? output * STRIDE : output / STRIDE;
+    }
+
+    /* The tap of an input, counted from the base, for an output, counted from the tile's first one. */
+    DEVICE static constexpr int tap(int input, int output)
+    {
+        return Config::FORWARD ? input + PADDING - output * STRIDE : output + PADDING - input * STRIDE;
+    }
+
+    DEVICE static constexpr bool has_weight(int tap)
+    {
+        return tap >= 0 && tap <= SPAN && tap % DILATION == 0;
+    }
+
+    DEVICE static constexpr int weight(int tap) { return tap / DILATION; }
+};
+
+using AxisY = Axis<Config::TILE_Y, Config::LOW_Y, Config::HIGH_Y, Config::STRIDE_Y, Config::PADDING_Y,
+                   Config::DILATION_Y, Config::SPAN_Y>;
+using AxisX = Axis<Config::TILE_X, Config::LOW_X, Config::HIGH_X, Config::STRIDE_X, Config::PADDING_X,
+                   Config::DILATION_X, Config::SPAN_X>;
+
+} // namespace dnnffi
