@@ -121,6 +121,7 @@ def _depthwise() -> Iterator[tuple[str, KernelSource]]:
     follows = {"bias": True, "residual": True, "alpha": 0.5, "activation": "relu"}
     for operation, size, stride, image, dtype, more in (
         (FORWARD, 3, 1, 56, "float16", follows),
+        (FORWARD, 3, 2, 56, "bfloat16", {}),
         (FORWARD, 5, 2, 28, "float32", {}),
         (FORWARD, 7, 1, 14, "bfloat16", {"bias": True}),
         (BACKWARD_DATA, 3, 2, 56, "float16", {}),

@@ -30,6 +30,19 @@ def test_the_symmetric_problem_differs_in_its_image_alone(problem):
     assert symmetric.options == problem.options
 
 
+@pytest.mark.parametrize(("dtype", "nbytes"), [("float16", 486), ("float64", 1944)])
+def test_a_padded_image_knows_its_bytes_and_whether_it_is_a_result(dtype, nbytes):
+    spec = ConvSpec(
+        in_channels=3, out_channels=8, kernel=(3, 3), padding=((0, 1),) * 2, dtype=dtype
+    )
+    images = [
+        PaddedImage.of(ConvProblem.of(operation, spec, (1, 3, 8, 8)))
+        for operation in ("forward", "backward_data")
+    ]
+    assert [image.padded_bytes for image in images] == [nbytes] * 2
+    assert [image.is_result for image in images] == [False, True]
+
+
 @given(testing.conv_problems(testing.conv_specs(asymmetric=True)))
 def test_no_dimension_has_zeros_on_two_sides(problem):
     # The library adds the zeros that both sides have.

@@ -85,7 +85,7 @@ def constants_of(kernel):
     ids=["own", "depthwise"],
 )
 def test_the_example_has_the_constants_of_all_kernels(folder, kernels):
-    """What only a later kernel has follows the constants of the first one."""
+    """The constants of the first kernel, then those that only a later kernel has."""
     merged = {}
     for kernel in kernels:
         merged = constants_of(kernel) | merged

@@ -20,7 +20,7 @@ extern "C" __global__ void sums_of_images(const Element *values, /* [batch, chan
     __shared__ Real shared[THREADS];
     const int channel = blockIdx.x, thread = threadIdx.x, step = gridDim.y * THREADS;
     const int across = (int)size, count = (int)(batch * size), rest = step % across;
-    /* From one position of the thread to its next, and what is skipped besides behind an image. */
+    /* Elements from one position of the thread to its next; `skip` is added at the end of an image. */
     const long long hop = step / across * channels * size + rest, skip = (channels - 1) * size;
     int at = blockIdx.y * THREADS + thread, place = at % across;
     long long where = (at / across * channels + channel) * size + place;

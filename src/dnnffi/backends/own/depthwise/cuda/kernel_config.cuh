@@ -60,7 +60,7 @@ struct Config
     static constexpr int INPUTS_X = 56;
     static constexpr int OUTPUTS_X = 28;
     static constexpr int TILES_X = 14;
-    /* Those that only pixels.cuh has. */
+    /* pixels.cuh has these, too. */
     static constexpr int LANES = 24;
     static constexpr int PLACES = 10;
     static constexpr int PARTS = 2;

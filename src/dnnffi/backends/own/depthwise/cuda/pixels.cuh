@@ -36,7 +36,7 @@ DEVICE void load_row(Channels (&read)[WIDTH_IN], const Element *from, int row, i
 {
 #pragma unroll
     for (int in_x = AxisX::LOW; in_x <= AxisX::HIGH; in_x++) {
-        const int column = AxisX::base(left) + in_x;
+        const int column = left * AxisX::TIMES / AxisX::OVER + in_x;
         const Channels zeros = {{0}};
         read[in_x - AxisX::LOW] = zeros; /* the bits of zero, in each type */
         if (row >= 0 && row < sizes.INPUTS_Y && column >= 0 && column < sizes.INPUTS_X)
@@ -114,8 +114,8 @@ DEVICE void convolve_pixels(
     const int channel = first + lane * READ;
 
     for (int at = threadIdx.x; at < LANES * READ * TAPS; at += Config::BLOCK) {
-        const int behind = at / TAPS, tap = at - behind * TAPS;
-        if (first + behind < CHANNELS) weights[tap * PITCH + behind] = real(w[first * TAPS + at]);
+        const int offset = at / TAPS, tap = at - offset * TAPS;
+        if (first + offset < CHANNELS) weights[tap * PITCH + offset] = real(w[first * TAPS + at]);
     }
     __syncthreads();
     if (channel >= CHANNELS || place >= PLACES) return;
@@ -139,7 +139,7 @@ DEVICE void convolve_pixels(
 #pragma unroll
         for (int in_y = AxisY::LOW; in_y <= AxisY::HIGH; in_y++) {
             Channels read[WIDTH_IN];
-            load_row(read, from, AxisY::base(top) + in_y, left, sizes);
+            load_row(read, from, top * AxisY::TIMES / AxisY::OVER + in_y, left, sizes);
             multiply(sums, taps, read, in_y);
         }
         const long long origin = (long long)image * (sizes.OUTPUTS_Y * sizes.OUTPUTS_X * CHANNELS) + channel;

@@ -24,6 +24,10 @@ constexpr int PLANES = Config::PLANES, CHANNELS = Config::CHANNELS;
 constexpr int TAPS = Config::TAPS, WEIGHTS = Config::WEIGHTS;
 constexpr int READ = Config::READ, WRITE = Config::WRITE; /* elements of a pack */
 
+/* A row of a tile's inputs: SEGMENTS of WIDE floats, from column BEGIN on, counted from the base. */
+constexpr int WIDE = Config::WIDE, SEGMENTS = Config::SEGMENTS, BEGIN = Config::BEGIN;
+using Segment = Floats<WIDE>;
+
 /* What a `Config` has, unless its kernel serves all sizes of a layer. */
 struct PlaneSizes
 {
@@ -45,11 +49,10 @@ struct PlaneSizes
 
 /* Fill the shared memory of a block: planes from `first` on, rows counted from row `base` of the image. */
 template <class Sizes>
-DEVICE void load_planes(const Element *x, const Element *w, const Sizes sizes, int first, int base,
-                        float *tile, float *weights)
+DEVICE void load_planes(const Element *x, const Element *w, const Sizes sizes, int thread, int first,
+                        int base, float *tile, float *weights)
 {
     constexpr int AT_ONCE = Config::AT_ONCE, FLOATS = Config::FLOATS;
-    const int thread = threadIdx.x;
     /* What is read is on its way while the zeros are written. */
     for (int done = 0; done < sizes.READS; done += AT_ONCE) {
         Pack<READ> some[AT_ONCE];
@@ -94,30 +97,22 @@ DEVICE void load_planes(const Element *x, const Element *w, const Sizes sizes, i
     __syncthreads();
 }
 
-/* Add the products of a tile: `from` is its first input, at LOW_Y and BEGIN, in rows `pitch` floats apart. */
-DEVICE void multiply(float (&sums)[AxisY::TILE][AxisX::TILE], const float (&taps)[TAPS], const float *from,
-                     int pitch)
+/* Add the products of a row of inputs, from BEGIN on, to all rows of the tile that it belongs to. */
+DEVICE void multiply(float (&sums)[AxisY::TILE][AxisX::TILE], const float (&taps)[TAPS],
+                     const Segment (&row)[SEGMENTS], int in_y)
 {
-    constexpr int WIDE = Config::WIDE, SEGMENTS = Config::SEGMENTS, BEGIN = Config::BEGIN;
 #pragma unroll
-    for (int in_y = AxisY::LOW; in_y <= AxisY::HIGH; in_y++) {
-        Floats<WIDE> row[SEGMENTS];
+    for (int out_y = 0; out_y < AxisY::TILE; out_y++) {
+        const int tap_y = AxisY::tap(in_y, out_y);
+        if (!AxisY::has_weight(tap_y)) continue;
 #pragma unroll
-        for (int part = 0; part < SEGMENTS; part++)
-            row[part] = *(const Floats<WIDE> *)(from + (in_y - AxisY::LOW) * pitch + part * WIDE);
+        for (int in_x = AxisX::LOW; in_x <= AxisX::HIGH; in_x++) {
 #pragma unroll
-        for (int out_y = 0; out_y < AxisY::TILE; out_y++) {
-            const int tap_y = AxisY::tap(in_y, out_y);
-            if (!AxisY::has_weight(tap_y)) continue;
-#pragma unroll
-            for (int in_x = AxisX::LOW; in_x <= AxisX::HIGH; in_x++) {
-#pragma unroll
-                for (int out_x = 0; out_x < AxisX::TILE; out_x++) {
-                    const int tap_x = AxisX::tap(in_x, out_x);
-                    if (!AxisX::has_weight(tap_x)) continue;
-                    sums[out_y][out_x] += taps[AxisY::weight(tap_y) * Config::WIDTH + AxisX::weight(tap_x)] *
-                                          row[(in_x - BEGIN) / WIDE].e[(in_x - BEGIN) % WIDE];
-                }
+            for (int out_x = 0; out_x < AxisX::TILE; out_x++) {
+                const int tap_x = AxisX::tap(in_x, out_x);
+                if (!AxisX::has_weight(tap_x)) continue;
+                sums[out_y][out_x] += taps[AxisY::weight(tap_y) * Config::WIDTH + AxisX::weight(tap_x)] *
+                                      row[(in_x - BEGIN) / WIDE].e[(in_x - BEGIN) % WIDE];
             }
         }
     }
@@ -160,26 +155,34 @@ convolve_planes(const Element *x,        /* [COUNT, INPUTS_Y, INPUTS_X] */
 {
     alignas(16) __shared__ float tile[Config::MAX_CELLS];
     __shared__ float weights[PLANES * WEIGHTS];
-    const int first = blockIdx.x * PLANES, band = blockIdx.y * sizes.BAND * AxisY::TILE;
-    load_planes(x, w, sizes, first, AxisY::base(band), tile, weights);
+    const int thread = threadIdx.x, first = blockIdx.x * PLANES;
+    const int band = blockIdx.y * sizes.BAND * AxisY::TILE;
+    load_planes(x, w, sizes, thread, first, band * AxisY::TIMES / AxisY::OVER, tile, weights);
 
-    for (int item = threadIdx.x; item < PLANES * sizes.BAND * sizes.TILES_X; item += sizes.BLOCK) {
+    for (int item = thread; item < PLANES * sizes.BAND * sizes.TILES_X; item += sizes.BLOCK) {
         const int line = item / sizes.TILES_X, plane = line / sizes.BAND;
         const int top = (line - plane * sizes.BAND) * AxisY::TILE;
         const int left = (item - line * sizes.TILES_X) * AxisX::TILE;
         if (first + plane >= sizes.COUNT || band + top >= sizes.OUTPUTS_Y) continue;
-        const float *from = tile +
-                            (plane * sizes.STEP + sizes.LEAD + AxisY::LOW + AxisY::base(top)) * sizes.PITCH +
-                            sizes.LEFT + AxisX::base(left) + Config::BEGIN;
+        const int first_row = plane * sizes.STEP + sizes.LEAD + AxisY::LOW + top * AxisY::TIMES / AxisY::OVER;
+        const float *from =
+            tile + first_row * sizes.PITCH + sizes.LEFT + left * AxisX::TIMES / AxisX::OVER + BEGIN;
         float taps[TAPS], sums[AxisY::TILE][AxisX::TILE];
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++) taps[tap] = weights[plane * WEIGHTS + tap];
 #pragma unroll
         for (int i = 0; i < AxisY::TILE * AxisX::TILE; i++) sums[i / AxisX::TILE][i % AxisX::TILE] = 0;
-        multiply(sums, taps, from, sizes.PITCH);
+#pragma unroll
+        for (int in_y = AxisY::LOW; in_y <= AxisY::HIGH; in_y++) {
+            Segment row[SEGMENTS];
+#pragma unroll
+            for (int part = 0; part < SEGMENTS; part++)
+                row[part] = *(const Segment *)(from + (in_y - AxisY::LOW) * sizes.PITCH + part * WIDE);
+            multiply(sums, taps, row, in_y);
+        }
         const float shift = BIAS ? real(bias[(first + plane) % CHANNELS]) : 0;
-        const long long row = (long long)(first + plane) * sizes.OUTPUTS_Y + band + top;
-        store(sums, shift, residual, y, alpha, sizes, row, band + top, left);
+        const long long output_row = (long long)(first + plane) * sizes.OUTPUTS_Y + band + top;
+        store(sums, shift, residual, y, alpha, sizes, output_row, band + top, left);
     }
 }
 
