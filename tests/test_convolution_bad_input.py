@@ -186,7 +186,7 @@ FUSED = {
     "bias of another dtype": (
         lambda a: a.at(2, zeros(6).astype("f8")),
         TypeError,
-        r"^bias must have the dtype of x, float32; got float64; use bias\.astype\('float32'\)$",
+        r"^bias must have the dtype of x, float32; got float64; (use bias\.ast|convert it)",
     ),
     "residual that would broadcast": keyword(
         ValueError,
@@ -199,7 +199,7 @@ FUSED = {
     "residual of a number": keyword(TypeError, r"^residual must be a NumPy or CuPy", residual=1.0),
     "residual of another dtype": keyword(
         TypeError,
-        r"^residual must have the dtype of x, float32; got float16; use residual",
+        r"^residual must have the dtype of x, float32; got float16; (use residual|convert it)",
         residual=zeros(*Y).astype("f2"),
     ),
     "x of a list": (
@@ -233,33 +233,33 @@ FUSED = {
     "x of integers": (
         lambda a: a.at(0, np.zeros(X, int)),
         TypeError,
-        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64; use x",
+        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64; (use x|convert it)",
     ),
     "x of bools": (lambda a: a.at(0, np.zeros(X, bool)), TypeError, r"^x must have one of the dt"),
     "all of integers": (
         lambda a: Arguments(tuple(b.astype("i4") for b in a.arrays), KEYWORDS),
         TypeError,
-        r"^x must have one of the dtypes .*; got int32; use",
+        r"^x must have one of the dtypes .*; got int32; (use|convert)",
     ),
     "all complex": (
         lambda a: Arguments(tuple(b.astype("c8") for b in a.arrays), KEYWORDS),
         TypeError,
-        r"^x must have one of the dtypes .*; got complex64; use",
+        r"^x must have one of the dtypes .*; got complex64; (use|convert)",
     ),
     "w of another dtype": (
         lambda a: a.at(1, lambda w: w.astype("f8")),
         TypeError,
-        r"^w must have the dtype of x, float32; got float64; use w\.astype\('float32'\)$",
+        r"^w must have the dtype of x, float32; got float64; (use w\.ast|convert it)",
     ),
     "x of another dtype": (
         lambda a: a.at(0, lambda x: x.astype("f8")),
         TypeError,
-        r"^w must have the dtype of x, float64; got float32; use w\.astype\('float64'\)$",
+        r"^w must have the dtype of x, float64; got float32; (use w\.ast|convert it)",
     ),
     "w of integers": (
         lambda a: a.at(1, lambda w: w.astype(int)),
         TypeError,
-        r"^w must have the dtype of x, float32; got int64; use w\.astype\('float32'\)$",
+        r"^w must have the dtype of x, float32; got int64; (use w\.ast|convert it)",
     ),
     "w of rank 2": (lambda a: a.at(1, zeros(6, 2)), ValueError, r"^w must have 3, 4 or 5 dimensi"),
     "w of rank 3": (
@@ -364,7 +364,7 @@ BACKWARD = {
     "the other of another dtype": (
         lambda a: a.at(1, lambda array: array.astype("f2")),
         TypeError,
-        r"^[wx] must have the dtype of dy, float32; got float16; use [wx]\.ast",
+        r"^[wx] must have the dtype of dy, float32; got float16; (use [wx]\.ast|convert it)",
     ),
     "the other of a number": (lambda a: a.at(1, 1.0), TypeError, r"^[wx] must be a NumPy or CuPy"),
     "shape of a number": (
@@ -505,7 +505,7 @@ def test_an_empty_batch_is_checked_as_any_other(name):
         name,
         lambda a: empty(a).at(1, lambda array: array.astype("f8")),
         TypeError,
-        r"^[wx] must have the dtype of (x|dy), float32; got float64; use [wx]\.ast",
+        r"^[wx] must have the dtype of (x|dy), float32; got float64; (use [wx]\.ast|convert it)",
     )
 
 

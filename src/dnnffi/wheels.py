@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from typing import Any
 
 from dnnffi.importing import import_lock
 
@@ -20,12 +21,19 @@ _HINT = re.compile(r"(pip install )(\S+) \(CUDA 12: ([^;)]+)[^)]*\)")
 _TORCH_REQUIREMENT = re.compile(r"nvidia-cudnn-cu(\d+)")
 
 
+def _metadata() -> Any:
+    """Return ``importlib.metadata``, imported with the parser that it loads for the first file."""
+    with import_lock:
+        import email.parser  # noqa: F401
+        from importlib import metadata
+    return metadata
+
+
 def version(name: str) -> str:
     """Return the version of the distribution ``name``, or an empty text if it is not installed."""
-    with import_lock:
-        from importlib import metadata
+    metadata = _metadata()
     try:
-        return metadata.version(name)
+        return str(metadata.version(name))
     except metadata.PackageNotFoundError:
         return ""
 
@@ -50,8 +58,7 @@ def cuda_of_torch() -> int | None:
 
 
 def _requirements(name: str) -> list[str]:
-    with import_lock:
-        from importlib import metadata
+    metadata = _metadata()
     try:
         return metadata.requires(name) or []
     except metadata.PackageNotFoundError:

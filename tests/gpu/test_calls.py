@@ -110,7 +110,9 @@ def test_threads_share_a_plan_and_have_their_own_handles():
 def test_out_of_memory_raises_and_leaks_nothing():
     spec = RNNSpec(mode="lstm", input_size=64, hidden_size=64, dtype="float32")
     x, w = input_of(spec, 64, 64), weights_of(spec)
-    dnnffi.lstm_forward(x, None, w)[2].backward()
+    y, _, context = dnnffi.lstm_forward(x, None, w)
+    context.backward(y)
+    del y, context
     gc.collect()
     pool = cupy.cuda.MemoryPool()  # of its own: what others left in the default one may suffice
     refused = 0
@@ -119,7 +121,7 @@ def test_out_of_memory_raises_and_leaks_nothing():
             pool.set_limit(size=limit)
             try:
                 result = dnnffi.lstm_forward(x, None, w)
-                result[2].backward()
+                result[2].backward(result[0])
                 result = None
             except cupy.cuda.memory.OutOfMemoryError:
                 refused += 1

@@ -84,5 +84,6 @@ def test_kernels_beside_the_recurrence_compile(compiler, made):
 @pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("itemsize", [2, 4, 8])
 def test_the_kernel_that_copies_images_compiles(compiler, itemsize, is_small):
-    source = image_copy._source(itemsize, is_small)
-    compiler.compile(source, "copy_image.cu", Target("sm_90", False), OPTIONS)
+    source = image_copy.copy_kernel(itemsize, is_small=is_small)
+    target = Target("sm_90", False)
+    compiler.compile(source.text, "copy_image.cu", target, OPTIONS, source.headers)

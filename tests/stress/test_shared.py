@@ -158,7 +158,7 @@ def test_a_forward_pass_ends_a_backward_pass_that_has_begun_with_an_earlier_one(
         calls.plan_forward(plan)
         calls.plan_backward_data(plan)
         monkeypatch.setattr(Arguments, "backward_weights", interrupted)
-        with pytest.raises(ContextError, match=r"^backward weights runs once, after backward data"):
+        with pytest.raises(ContextError, match=r"^backward weights runs once after backward data"):
             calls.plan_backward_weights(plan)
         calls.plan_backward(plan)
     vars(calls).clear()
