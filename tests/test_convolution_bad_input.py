@@ -233,7 +233,7 @@ FUSED = {
     "x of integers": (
         lambda a: a.at(0, np.zeros(X, int)),
         TypeError,
-        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64; (use x|convert it)",
+        r"^x must have one of the dtypes float16, bfloat16, float32, float64; got int64; (u|c)",
     ),
     "x of bools": (lambda a: a.at(0, np.zeros(X, bool)), TypeError, r"^x must have one of the dt"),
     "all of integers": (
