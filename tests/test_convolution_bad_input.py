@@ -205,7 +205,7 @@ FUSED = {
     "x of a list": (
         lambda a: a.at(0, np.ndarray.tolist),
         TypeError,
-        r"^x must be .*; got list; use ",
+        r"^x must be .*; got list(; use |$)",
     ),
     "x of None": (lambda a: a.at(0, None), TypeError, r"^x must be a NumPy .*; got NoneType$"),
     "x of rank 2": (
@@ -277,7 +277,11 @@ FUSED = {
         ValueError,
         r"^w must have no dimension of size 0",
     ),
-    "w of a list": (lambda a: a.at(1, [1.0]), TypeError, r"^w must be a NumPy .*; got list; use "),
+    "w of a list": (
+        lambda a: a.at(1, [1.0]),
+        TypeError,
+        r"^w must be a NumPy .*; got list(; use |$)",
+    ),
 }
 
 
@@ -333,7 +337,7 @@ BACKWARD = {
     "dy of a list": (
         lambda a: a.at(0, np.ndarray.tolist),
         TypeError,
-        r"^dy must be .*; got list; use ",
+        r"^dy must be .*; got list(; use |$)",
     ),
     "dy of rank 2": (lambda a: a.at(0, zeros(2, 6)), ValueError, r"^dy must have 3, 4 or 5 dimen"),
     "dy of another size": (
@@ -478,7 +482,7 @@ BIAS_GRADIENT = {
     "of integers": (
         np.zeros(Y, int),
         TypeError,
-        r"^dy must have one of the dtypes .*; got int64; use",
+        r"^dy must have one of the dtypes .*; got int64; (use|convert)",
     ),
 }
 
