@@ -100,7 +100,7 @@ def test_a_plan_takes_what_shows_its_memory_and_nothing_else():
     with ConvPlan(SPEC, X.shape, backend="reference") as plan:
         np.testing.assert_array_equal(plan.run(Shown(), W), dnnffi.conv(X, W))
         with pytest.raises(
-            TypeError, match=r"^x must be a NumPy or CuPy array, .*; got list; use numpy.asarray"
+            TypeError, match=r"^x must be a NumPy or CuPy array, .*; got list; use numpy\.as"
         ):
             plan.run(X.tolist(), W)
 

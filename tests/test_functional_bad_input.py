@@ -408,7 +408,7 @@ WEIGHTS = {
     "of integers": (
         lambda a: a._replace(weights=[w.astype("int32") for w in a.weights]),
         TypeError,
-        r"^weights\[0\] must have one of the dtypes float16, bfloat16, .*; got int32; (use|convert)",
+        r"^weights\[0\] must have one of the dtypes float16, .*; got int32; (use|convert)",
     ),
     "one of another dtype": (
         changed_weight(3, double),
