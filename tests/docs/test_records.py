@@ -47,7 +47,6 @@ STALE = {
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
-    "reference_calls.txt": f"{MESSAGES}; needs a machine that does nothing else",
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "same_graphs.json": ONE_STEP,
     "stream.json": IMPORTS,
