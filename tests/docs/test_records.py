@@ -42,7 +42,6 @@ STALE = {
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "call_overhead.json": IMPORTS,
     "first_call.json": ONE_STEP,
-    "jax_cpu.txt": f"{MESSAGES}; needs a machine that does nothing else",
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": ONE_STEP,
