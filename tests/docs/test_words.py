@@ -1,4 +1,4 @@
-"""What users read is written in the words of the field: pages, docstrings of public names, help."""
+"""Texts for users have the words of the field: pages, docstrings of public names, help."""
 
 from __future__ import annotations
 

@@ -94,7 +94,6 @@ def gpu(host, monkeypatch):
     for module in (network, convolutions):
         monkeypatch.setattr(module, "allocation_on", lambda device: allocation)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     yield made
     dnnffi.clear_plans()
     close_handles(host.library.without_cupy())

@@ -23,7 +23,7 @@ class EmptyConvPlan(ConvProblemPlan):
         self._memory = memory
 
     def report(self) -> str:
-        """What runs, and why, in plain words."""
+        """Return what runs, and why, in plain words."""
         return f"{self.problem}\nnothing runs: there are no images"
 
     def run(self, *arrays: Any) -> AnyArray:
@@ -48,7 +48,7 @@ class ReferenceConvPlan(ConvProblemPlan):
     """A problem on `dnnffi.reference.conv`."""
 
     def report(self) -> str:
-        """What runs, and why, in plain words."""
+        """Return what runs, and why, in plain words."""
         return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
 
     def run(self, *arrays: Any) -> AnyArray:

@@ -15,15 +15,8 @@ from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.arguments import Arguments
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.context import Context, Phase, check_owner
-from dnnffi.spec.checks import check_flag, check_range
+from dnnffi.spec.checks import check_flag, check_problem, check_range
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn import RNNSpec
-
-
-def _wrong_problem(value: object) -> TypeError:
-    is_spec = isinstance(value, RNNSpec)
-    how = "; use RNNProblem.dense(spec, steps=..., batch=...)" if is_spec else ""
-    return TypeError(f"problem must be an RNNProblem; got {type(value).__name__}{how}")
 
 
 class RNNExecutor:
@@ -78,8 +71,7 @@ class RNNExecutor:
         record = named(backend)
         if record.load is None or record.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors; use RNNPlan, or the functions")
-        if not isinstance(problem, RNNProblem):
-            raise _wrong_problem(problem)
+        check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
         if not problem.batch:
             raise ValueError("problem must have at least one row in its batch; got B = 0")
         library = record.load() if library is None else library

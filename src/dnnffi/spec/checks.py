@@ -122,6 +122,18 @@ def is_peculiar(array_class: type) -> bool:
     )
 
 
+def check_problem(value: object, kind: type, made_by: str) -> None:
+    """Raise ``TypeError`` unless ``value`` is a problem of the class ``kind``.
+
+    ``made_by`` is a call that makes a problem.
+    """
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__.startswith("RNN") else "a"
+        raise TypeError(
+            f"problem must be {article} {kind.__name__}; got {type(value).__name__}; use {made_by}"
+        )
+
+
 def check_flag(name: str, value: object) -> bool:
     """``value`` as a bool; ``TypeError`` naming the argument if it is not one."""
     if isinstance(value, bool):

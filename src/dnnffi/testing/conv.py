@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.spec.checks import check_problem
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import conv_options as checked_options
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 from dnnffi.spec.names import DType, MemoryLayout, Operation
 from dnnffi.spec.options import MATHS, TUNES
-from dnnffi.testing.draw import DTYPES, check_problem, check_strategy, either, names_among
+from dnnffi.testing.draw import DTYPES, check_strategy, either, names_among
 
 _HostArray = np.ndarray[Any, Any]
 

@@ -44,15 +44,6 @@ def check_strategy(argument: str, value: object, drawn: type, just: str) -> None
     raise TypeError(f"{argument} must be a strategy; got {type(value).__name__}{how}")
 
 
-def check_problem(value: object, kind: type, made_by: str) -> None:
-    """Raise ``TypeError`` unless ``value`` is a problem of the class ``kind``."""
-    if not isinstance(value, kind):
-        article = "an" if kind.__name__.startswith("RNN") else "a"
-        raise TypeError(
-            f"problem must be {article} {kind.__name__}; got {type(value).__name__}; use {made_by}"
-        )
-
-
 def either(fixed: bool | None) -> st.SearchStrategy[bool]:
     """``fixed``, or where it is None a bool."""
     return st.booleans() if fixed is None else st.just(fixed)

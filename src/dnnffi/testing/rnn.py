@@ -10,12 +10,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.spec.checks import check_problem
 from dnnffi.spec.names import DType, Mode
 from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
-from dnnffi.testing.draw import DTYPES, check_problem, check_strategy, either, names_among
+from dnnffi.testing.draw import DTYPES, check_strategy, either, names_among
 
 # Hypothesis shrinks towards the first of each, so the plainest comes first.
 MODES: tuple[Mode, ...] = ("rnn_tanh", "rnn_relu", "gru", "lstm")

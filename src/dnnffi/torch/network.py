@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from dnnffi.device.torch_modes import check_not_traced, uncompiled
+from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
@@ -80,14 +80,12 @@ def run(
     keywords: RNNKeywords,
 ) -> tuple[Any, ...]:
     """Return (y, h_n) or (y, h_n, c_n) of a call of `dnnffi.torch.lstm` or its like."""
-    if torch.compiler.is_dynamo_compiling():
+    if is_compiling():
         return uncompiled(run)(mode, x, hx, weights, spec, layout, retain, keywords)
     if not isinstance(x, Tensor):
         check_tensor("x", x)
-    if torch._C._is_tracing():
-        check_not_traced("x")
-    # torch.cuda.current_device() first looks whether CUDA is initialised, as it is with a tensor.
-    if x.is_cuda and torch._C._cuda_getDevice() != x.get_device():
+    check_not_traced("x")
+    if x.is_cuda and torch.cuda.current_device() != x.get_device():
         with on_device(x):
             return run(mode, x, hx, weights, spec, layout, retain, keywords)
     states = _states(mode, hx)
@@ -241,9 +239,9 @@ def _states(mode: str, hx: Any) -> tuple[Any, ...]:
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
         raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
     h_0, c_0 = hx
-    if not (h_0 is None or isinstance(h_0, Tensor)):
+    if h_0 is not None:
         check_tensor("h_0", h_0)
-    if not (c_0 is None or isinstance(c_0, Tensor)):
+    if c_0 is not None:
         check_tensor("c_0", c_0)
     return h_0, c_0
 

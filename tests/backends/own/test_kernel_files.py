@@ -165,3 +165,10 @@ def test_a_file_includes_what_it_uses(nvrtc, folder, path, capability):
     """With the example's constants, as in an editor."""
     text, _, headers = source.with_headers(FOLDERS[folder], f'#include "{path.name}"\n', "", {})
     nvrtc.compile(text, "editor.cu", nvrtc.target(capability), OPTIONS, headers)
+
+
+def test_a_further_kernel_of_a_folder_searches_no_file_for_includes_again():
+    bias_kernel.__wrapped__("float16", "sums_of_rows")
+    searched = source._included.cache_info().misses
+    bias_kernel.__wrapped__("float32", "sums_of_rows")
+    assert source._included.cache_info().misses == searched

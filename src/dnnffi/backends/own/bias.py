@@ -6,7 +6,7 @@ steps. Here are two launches, in both layouts.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ MAX_POSITIONS = 2**30
 """Positions of one channel. The kernels count by ints, in steps far below that."""
 
 
+@cache
 def bias_kernel(dtype: str, name: str) -> KernelSource:
     """Return a kernel of ``bias_gradient.cu`` for arrays of a dtype."""
     constants: dict[str, Constant] = {

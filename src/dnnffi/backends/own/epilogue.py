@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -13,6 +14,7 @@ _THREADS = 256
 _BLOCKS = 8  # for each multiprocessor
 
 
+@cache
 def epilogue_kernel(dtype: str) -> KernelSource:
     """Return the kernel for arrays of a dtype."""
     constants: dict[str, Constant] = {"DTYPE": DTYPES[dtype], "THREADS": _THREADS}

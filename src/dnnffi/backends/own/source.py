@@ -85,13 +85,24 @@ def with_headers(
 ) -> KernelSource:
     """Return a source with the headers that it includes; those in ``made`` are not read."""
     found: dict[str, str] = {}
-    pending = [text]
+    pending = list(_included(text))
     while pending:
-        for header in _INCLUDE.findall(pending.pop()):
-            if header not in found:
-                found[header] = made[header] if header in made else text_of(folder, header)
-                pending.append(found[header])
+        header = pending.pop()
+        if header in found:
+            continue
+        if header in made:
+            found[header] = made[header]
+            pending += _INCLUDE.findall(made[header])
+        else:
+            found[header] = text_of(folder, header)
+            pending += _included(found[header])
     return KernelSource(text, name, tuple(sorted(found.items())))
+
+
+@cache
+def _included(text: str) -> tuple[str, ...]:
+    """Return the headers that a file includes. It is searched once: a kernel has many headers."""
+    return tuple(_INCLUDE.findall(text))
 
 
 def config_header(folder: KernelFolder, constants: Mapping[str, Constant]) -> str:

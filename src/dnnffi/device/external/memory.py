@@ -15,7 +15,6 @@ from dnnffi.device.external.use import (
     allocating_with,
     current_stream,
     on_stream,
-    thread,
 )
 from dnnffi.device.interface import Array, Stream, StreamAt
 from dnnffi.device.memory import DeviceMemory
@@ -52,10 +51,6 @@ class ExternalMemory(DeviceMemory):
         self.device_count = self._runtime.device_count
 
     def empty(self, shape: Any, dtype: Any) -> DeviceArray:
-        allocator = thread.use[0]
-        if isinstance(allocator, TrustedAllocator):  # as `allocated`, without its frame
-            made: DeviceArray = allocator.empty(tuple(shape), np.dtype(dtype))
-            return made
         return allocated(tuple(shape), np.dtype(dtype), self.kind)
 
     def empty_strided(

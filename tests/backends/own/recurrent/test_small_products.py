@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
+
 import numpy as np
 import pytest
 from emulated_cuda import EmulatedMemory
@@ -10,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
 
+from dnnffi.backends.own import source
 from dnnffi.backends.own.recurrent import small_products
+from dnnffi.backends.own.recurrent import source as recurrent_source
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import small_products_kernel
 from dnnffi.backends.own.recurrent.small_products import (
@@ -124,13 +129,13 @@ def test_products_of_one_launch_are_independent():
 def test_gradients_of_many_matrices_take_as_few_launches_as_hold_them():
     kind = Kind("gru", 8, "float32", training=True)
     bound = NetworkProducts(None, kind, [3, 16, 16], directions=2).bind(64)
-    assert [launch.count for launch in bound.dweights] == [15, 3]
+    assert [launch.count for launch in bound._dweights] == [15, 3]
     assert [launch.count for launch in bound.of_x] == [2, 2, 2]
 
 
 def test_inference_has_no_products_for_gradients():
     bound = NetworkProducts(None, Kind("lstm", 8, "float32"), [3], directions=1).bind(64)
-    assert (bound.dx, bound.dweights) == ([], [])
+    assert (bound.dx, bound._dweights) == ([], [])
 
 
 def test_products_are_small_up_to_a_number_of_multiply_adds():
@@ -142,3 +147,16 @@ def test_products_are_small_up_to_a_number_of_multiply_adds():
 @pytest.mark.parametrize(("hidden", "is_small"), [(64, True), (4096, False)])
 def test_only_networks_that_may_have_small_products_get_their_kernel(hidden, is_small):
     assert can_be_small(Kind("lstm", hidden, "float16"), [hidden]) == is_small
+
+
+def test_a_shape_has_the_fields_of_the_struct_in_their_order():
+    text = re.sub(r"/\*.*?\*/", "", source.text_of(recurrent_source.FOLDER, "small_products.cu"))
+    (declared,) = re.findall(r"struct ProductShape\s*{(.*?)};", text, re.DOTALL)
+    fields = [
+        (name.strip(), {"int": "i", "long long": "q"}[kind])
+        for kind, names in re.findall(r"(int|long long) ([^;]+);", declared)
+        for name in names.split(",")
+    ]
+    assert [name for name, _ in fields] == list(ProductShape._fields)
+    packed = "".join(f"{len(list(group))}{kind}" for kind, group in groupby(k for _, k in fields))
+    assert small_products._SHAPE.format == f"<{packed}"

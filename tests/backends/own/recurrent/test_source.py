@@ -15,6 +15,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,
     layer_kernel,
+    small_products_kernel,
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.one_step import Division
@@ -43,10 +44,11 @@ def constants_of(kernel):
 
 
 def test_the_example_has_the_constants_of_all_kernels():
-    """It adds the constants that only the kernels of single steps and of rows have."""
+    """It adds the constants that only the kernels of single steps, rows and small products have."""
     text = constants_of(layer_kernel(example()))
     have = set(re.findall(r"(\w+) =", text))
-    others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel()
+    of_products = small_products_kernel("float16", is_strict=False)
+    others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel(), of_products
     more = [
         line
         for one in others

@@ -120,7 +120,7 @@ class Kind(NamedTuple):
 class SharedLayout(NamedTuple):
     """The shared memory of a block: partial sums from 0, the ring, what is staged, weights.
 
-    If words arrive in chunks, the partial sums of a step replace its words. ``*_at`` are offsets in
+    If a step receives its words in chunks, its partial sums overwrite them. ``*_at`` are offsets in
     bytes. A cluster's barriers are stored between what is staged and the weights.
     """
 

@@ -37,7 +37,7 @@ from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
-from dnnffi.backends.own.recurrent.products import Products
+from dnnffi.backends.own.recurrent.products import GradientAddresses, Products
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
 from dnnffi.backends.own.source import KernelSource
@@ -62,7 +62,7 @@ _NO_TABLES = 0, 0, 0
 
 
 class BatchSizes(NamedTuple):
-    """Sizes of a batch, named as the arguments of the kernels that they are.
+    """Sizes of a batch, under the names that the kernels' arguments have.
 
     ``step_stride`` and ``row_stride`` are in rows of a step, 0 in packed arrays; ``positions`` are
     the rows of all steps together.
@@ -310,7 +310,7 @@ class OwnRNNExecutor(AddressExecutor):
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
-        exchange, streamed = buffers.forward_room.addresses(at.workspace, at.reserve)
+        room = buffers.forward_room.addresses(at.workspace, at.reserve)
         for layer in range(0, last_layer, layers):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
@@ -329,8 +329,8 @@ class OwnRNNExecutor(AddressExecutor):
                     at.workspace, at.h_0
                 )
                 between_matrices = buffers.narrow.narrow_kernel.stride
-            sizes = self._last_sizes if is_last else self._sizes
             params = ForwardParams()
+            _set_shared(params, room, tables, self._last_sizes if is_last else self._sizes)
             params.gates = gates
             params.c_before = kept + arrays.c_before
             params.h_before = kept + arrays.h_before
@@ -346,22 +346,9 @@ class OwnRNNExecutor(AddressExecutor):
             params.c_0 = at.c_0 and at.c_0 + state
             params.h_n = at.h_n and at.h_n + state
             params.c_n = at.c_n and at.c_n + state
-            params.exchange = exchange
-            params.streamed = streamed
-            params.step_offsets = tables[0]
-            params.lengths = tables[1]
-            params.caller_rows = tables[2]
-            params.steps = sizes.steps
-            params.batch = sizes.batch
-            params.step_stride = sizes.step_stride
-            params.row_stride = sizes.row_stride
-            params.positions = sizes.positions
-            params.directions = sizes.directions
             params.matrix_stride = between_matrices
             params.bias_stride = between_biases
-            params.groups = buffers.forward_launches.groups
-            params.clip_low = network.clip[0]
-            params.clip_high = network.clip[1]
+            params.clip_low, params.clip_high = network.clip
             buffers.forward_launches.run(launch, params)
             x = y
             if self._dropout is not None and layer < last_layer - 1:
@@ -416,13 +403,13 @@ class OwnRNNExecutor(AddressExecutor):
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         """Enqueue backward data. If rows are copied, dx is packed, and not the caller's yet."""
         network, buffers = self._network, self._buffers
-        spec, launches, room = network.spec, buffers.backward_launches, buffers.backward_room
+        spec, launches = network.spec, buffers.backward_launches
         assert launches is not None
-        assert room is not None
+        assert buffers.backward_room is not None
         tables = self._table_addresses(at.reserve)
-        if not room.is_reserved:  # else the forward pass has cleared it
-            self._clear(launch, room.cleared(at.workspace, at.reserve))
-        exchange, streamed = room.addresses(at.workspace, at.reserve)
+        if not buffers.backward_room.is_reserved:  # else the forward pass has cleared it
+            self._clear(launch, buffers.backward_room.cleared(at.workspace, at.reserve))
+        room = buffers.backward_room.addresses(at.workspace, at.reserve)
         dy = at.dy
         layers = launches.kernel.layers
         for layer in reversed(range(0, spec.num_layers, layers)):
@@ -430,8 +417,8 @@ class OwnRNNExecutor(AddressExecutor):
             is_last = last == spec.num_layers - 1
             gates, state = at.reserve + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, _ = buffers.backward_strides[layer]
-            sizes = self._last_sizes if is_last else self._sizes
             params = BackwardParams()
+            _set_shared(params, room, tables, self._last_sizes if is_last else self._sizes)
             params.gates = gates
             params.c_before = at.reserve + arrays.c_before
             params.h_before = at.reserve + arrays.h_before
@@ -445,21 +432,8 @@ class OwnRNNExecutor(AddressExecutor):
             params.dh_0 = at.dh_0 and at.dh_0 + state
             params.dc_0 = at.dc_0 and at.dc_0 + state
             params.bias_sums = at.reserve + arrays.bias_sums if spec.bias else 0
-            params.exchange = exchange
-            params.streamed = streamed
-            params.step_offsets = tables[0]
-            params.lengths = tables[1]
-            params.caller_rows = tables[2]
-            params.steps = sizes.steps
-            params.batch = sizes.batch
-            params.step_stride = sizes.step_stride
-            params.row_stride = sizes.row_stride
-            params.positions = sizes.positions
-            params.directions = sizes.directions
             params.matrix_stride = between_matrices
-            params.groups = launches.groups
-            params.clip_low = network.clip[0]
-            params.clip_high = network.clip[1]
+            params.clip_low, params.clip_high = network.clip
             launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
@@ -518,57 +492,49 @@ class OwnRNNExecutor(AddressExecutor):
         xs = [at.reserve + buffers.packed_x if self._copies else at.x]
         xs += [at.reserve + arrays.dropped for arrays in buffers.arrays[:-1]]
 
+        found = [self._matrix_addresses(at, xs, place) for place in network.matrices]
+
         def of_x(launch: Launch) -> None:
-            for layer, direction, w_ih, _ in network.matrices:
-                gates = at.reserve + buffers.arrays[layer].gates + direction * self._gate_bytes
-                where = gates, xs[layer], at.dweights + w_ih
+            for layer, gates, x, dw_ih, _, _ in found:
                 products = buffers.products[network.layer_inputs[layer]]
+                where = gates, x, dw_ih
                 products.dw_ih(launch, positions, where, at.workspace, accumulate=accumulate)
 
         def of_h(launch: Launch) -> None:
             workspace = at.workspace + buffers.beside
-            for layer, direction, _, w_hh in network.matrices:
-                arrays = buffers.arrays[layer]
-                gates = at.reserve + arrays.gates + direction * self._gate_bytes
-                h_before = at.reserve + arrays.h_before + direction * self._state_bytes
-                where = gates, h_before, at.dweights + w_hh
+            for layer, gates, _, _, h_before, dw_hh in found:
                 products = buffers.products[network.layer_inputs[layer]]
+                where = gates, h_before, dw_hh
                 products.dw_hh(launch, positions, where, workspace, accumulate=accumulate)
 
-        def by_small_products(launch: Launch) -> None:
-            self._run_dweights(launch, at, xs, accumulate=accumulate)
+        def of_both(launch: Launch) -> None:
+            assert buffers.small_products is not None
+            buffers.small_products.dweights(launch, positions, found, accumulate=accumulate)
 
         works: list[Callable[[Launch], None]] = [of_x, of_h]
         if buffers.small_products is not None:
-            works = [by_small_products]
+            works = [of_both]
         if of_biases is not None:
             works.append(of_biases)
         self._memory.at_once(launch, works)
 
-    def _run_dweights(
-        self, launch: Launch, at: BackwardWeightsAddresses, xs: list[int], *, accumulate: bool
-    ) -> None:
-        """Enqueue the small products for the gradients of all matrices.
+    def _matrix_addresses(
+        self, at: BackwardWeightsAddresses, xs: list[int], place: MatrixPlace
+    ) -> GradientAddresses:
+        """Return the addresses for the gradients of the matrices of a layer and direction.
 
         ``xs`` has the address of the input of each layer.
         """
-        network, buffers, small = self._network, self._buffers, self._buffers.small_products
-        assert small is not None
-        where: list[tuple[int, int, int]] = []
-        for layer, direction, w_ih, w_hh in network.matrices:
-            arrays = buffers.arrays[layer]
-            gates = at.reserve + arrays.gates + direction * self._gate_bytes
-            h_before = at.reserve + arrays.h_before + direction * self._state_bytes
-            dw_hh = at.dweights + w_hh
-            where += (gates, xs[layer], at.dweights + w_ih), (gates, h_before, dw_hh)
-            if small.n_gate is not None:
-                of_gates, of_dw_hh = small.n_gate
-                where.append((gates + of_gates, h_before, dw_hh + of_dw_hh))
-        first = 0
-        for of_matrices in small.dweights:
-            end = first + of_matrices.count
-            of_matrices.run(launch, self._positions, where[first:end], accumulate=accumulate)
-            first = end
+        layer, direction, w_ih, w_hh = place
+        arrays = self._buffers.arrays[layer]
+        return GradientAddresses(
+            layer=layer,
+            gates=at.reserve + arrays.gates + direction * self._gate_bytes,
+            x=xs[layer],
+            dw_ih=at.dweights + w_ih,
+            h_before=at.reserve + arrays.h_before + direction * self._state_bytes,
+            dw_hh=at.dweights + w_hh,
+        )
 
     def _bias_gradients(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool
@@ -619,3 +585,20 @@ class OwnRNNExecutor(AddressExecutor):
 
     def close(self) -> None:
         """Nothing native is held: the network keeps it for all sizes."""
+
+
+def _set_shared(
+    params: ForwardParams | BackwardParams,
+    room: tuple[int, int],
+    tables: TableAddresses,
+    sizes: BatchSizes,
+) -> None:
+    """Set the arguments that forward and backward kernels have in common.
+
+    ``room`` has the addresses of what groups exchange, and of weights that they stream.
+    """
+    params.exchange, params.streamed = room
+    params.step_offsets, params.lengths, params.caller_rows = tables
+    params.steps, params.batch = sizes.steps, sizes.batch
+    params.step_stride, params.row_stride = sizes.step_stride, sizes.row_stride
+    params.positions, params.directions = sizes.positions, sizes.directions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dnnffi.backends.own.recurrent import small_products
 from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, values
 from dnnffi.backends.own.recurrent.source import kernel_source
@@ -51,7 +52,7 @@ def narrow_kernel() -> KernelSource:
 
 def small_products_kernel(dtype: str, *, is_strict: bool) -> KernelSource:
     """Return the kernel of several matrix products; ``is_strict``: float32 without TF32."""
-    constants = _of_arrays(dtype) | {"STRICT": is_strict}
+    constants = _of_arrays(dtype) | small_products.CONSTANTS | {"STRICT": is_strict}
     return kernel_source("small_products.cu", "small_products", constants)
 
 
@@ -191,8 +192,8 @@ class LayerLaunches(NamedTuple):
     streamed_bytes: int
 
     def run(self, launch: Launch, params: ForwardParams | BackwardParams) -> None:
-        """Enqueue all groups with ``params``, of which ``first_group`` is set here."""
-        kernel = self.kernel
+        """Enqueue all groups with ``params``, whose groups are set here."""
+        kernel, params.groups = self.kernel, self.groups
         for blocks, first in self.launches:
             params.first_group = first
             kernel.kernel(

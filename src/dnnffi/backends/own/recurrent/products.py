@@ -6,6 +6,8 @@ that makes a difference, the products of a layer are a batch, one for each gate.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dnnffi.backends.cublas.product import (
     MAX_CHOSEN,
     Algorithms,
@@ -19,6 +21,76 @@ from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 
 
+class Operands(NamedTuple):
+    """The matrices of a product C = A B, or of ``batch`` products, as each lies in memory."""
+
+    a: Matrix
+    b: Matrix
+    c: Matrix
+    batch: int = 1
+
+
+def layer_products(kind: Kind, inputs: int) -> dict[str, Operands]:
+    """Return the products of a layer with ``inputs`` inputs, each of one direction, by name.
+
+    They are "of_x", and for training "dx", "dw_ih", "dw_hh" and of a GRU "dw_hh_n": n's product of
+    h has a column of its own, the last. The matrices of "dx" have as many rows as the gradients of
+    the gates have columns, padded ones included.
+    """
+    hidden, padded = kind.hidden, kind.padded
+    width = (kind.saved if kind.training else kind.gates) * padded
+    x, h = Matrix(None, inputs), Matrix(None, hidden, leading=padded)
+
+    def matrices(gates: int, columns: int) -> Matrix:
+        """The matrices of ``gates`` gates, as the flat weights have them."""
+        if padded == hidden:
+            return Matrix(gates * hidden, columns)
+        return Matrix(hidden, columns, batch_stride=hidden * columns)
+
+    def of_gates(gates: int, *, transposed: bool) -> tuple[Matrix, int]:
+        """The first gates of all positions, and the batch that they form."""
+        if padded == hidden:
+            return Matrix(None, gates * hidden, width, transposed=transposed), 1
+        return Matrix(None, hidden, width, padded, transposed), gates
+
+    def gradients(gates: int, factor: Matrix) -> Operands:
+        """The gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
+        left, batch = of_gates(gates, transposed=True)
+        return Operands(left, factor, matrices(gates, factor.columns), batch)
+
+    filled, batch = of_gates(kind.gates, transposed=False)
+    w_ih = matrices(kind.gates, inputs)._replace(transposed=True)
+    found = {"of_x": Operands(x, w_ih, filled, batch)}
+    if kind.training:
+        columns = kind.gates * padded
+        of_dx = Matrix(None, columns, leading=width)
+        found["dx"] = Operands(of_dx, Matrix(columns, inputs), x)
+        found["dw_ih"] = gradients(kind.gates, x)
+        found["dw_hh"] = gradients(2 if kind.mode == "gru" else kind.gates, h)
+        if kind.mode == "gru":
+            found["dw_hh_n"] = gradients(1, h)
+    return found
+
+
+def n_gate_bytes(kind: Kind) -> tuple[int, int] | None:
+    """Return the bytes to the gradients of a GRU's "dw_hh_n", in the gates and in dw_hh."""
+    if kind.mode != "gru":
+        return None
+    size = ITEM_SIZES[kind.dtype]
+    return 3 * kind.padded * size, 2 * kind.hidden**2 * size
+
+
+class GradientAddresses(NamedTuple):
+    """The addresses that the gradients of the matrices of a layer and direction need."""
+
+    layer: int
+    gates: int
+    x: int
+    dw_ih: int
+    h_before: int
+    dw_hh: int
+
+
 class Products:
     """Products of layers with ``inputs`` inputs, each of one direction, on addresses.
 
@@ -27,29 +99,13 @@ class Products:
     """
 
     def __init__(self, of_network: RowsProducts, kind: Kind, inputs: int) -> None:
-        self._kind, self._inputs = kind, inputs
-        self._width = (kind.saved if kind.training else kind.gates) * kind.padded
+        self._kind = kind
         self._row_bytes = inputs * ITEM_SIZES[kind.dtype]
-
-        def product(a: Matrix, b: Matrix, c: Matrix, batch: int) -> RowsProduct:
-            return of_network.product(a, b, c, batch=batch)
-
-        x, h = Matrix(None, inputs), Matrix(None, kind.hidden, leading=kind.padded)
-        gates, batch = self._gates(kind.gates, transposed=False)
-        matrices = self._matrices(kind.gates, inputs)._replace(transposed=True)
-        self._of_x = product(x, matrices, gates, batch)
-        self._training: dict[str, RowsProduct] = {}
-        if kind.training:
-            width = kind.gates * kind.padded
-            gates = Matrix(None, width, leading=self._width)
-            of_h = 2 if kind.mode == "gru" else kind.gates
-            self._training = {
-                "dx": product(gates, Matrix(width, inputs), x, 1),
-                "dw_ih": product(*self._gradients(kind.gates, x)),
-                "dw_hh": product(*self._gradients(of_h, h)),
-            }
-            if kind.mode == "gru":  # n's product of h has a column of its own, the last
-                self._training["dw_hh_n"] = product(*self._gradients(1, h))
+        self._training = {
+            name: of_network.product(*one[:3], batch=one.batch)
+            for name, one in layer_products(kind, inputs).items()
+        }
+        self._of_x = self._training.pop("of_x")
         self._bound: dict[int, BoundProducts] = {}
 
     def bind(self, max_positions: int) -> BoundProducts:
@@ -68,25 +124,6 @@ class Products:
             found = self._bound.setdefault(max_positions, made)
             keep_newest(self._bound, MAX_CHOSEN)
         return found
-
-    def _gates(self, count: int, *, transposed: bool) -> tuple[Matrix, int]:
-        """The first gates of all positions, and the batch that they form."""
-        kind, width = self._kind, self._width
-        if kind.padded == kind.hidden:
-            return Matrix(None, count * kind.hidden, width, transposed=transposed), 1
-        return Matrix(None, kind.hidden, width, kind.padded, transposed), count
-
-    def _matrices(self, gates: int, columns: int) -> Matrix:
-        """The matrices of ``gates`` gates, as the flat weights have them."""
-        kind = self._kind
-        if kind.padded == kind.hidden:
-            return Matrix(gates * kind.hidden, columns)
-        return Matrix(kind.hidden, columns, batch_stride=kind.hidden * columns)
-
-    def _gradients(self, gates: int, factor: Matrix) -> tuple[Matrix, Matrix, Matrix, int]:
-        """The gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
-        of_gates, batch = self._gates(gates, transposed=True)
-        return of_gates, factor, self._matrices(gates, factor.columns), batch
 
 
 _Chosen = tuple[RowsProduct, Algorithms]
@@ -110,11 +147,7 @@ class BoundProducts:
         self.workspace_bytes: int = max(of_x[1].workspace_bytes, *needed.values(), 0)
         of_h = [nbytes for name, nbytes in needed.items() if name.startswith("dw_hh")]
         self.dw_hh_workspace_bytes = max(of_h, default=0)
-        size = ITEM_SIZES[kind.dtype]
-        self._n_gate: tuple[int, int] | None = None
-        """Bytes to the gradients of n's product of h, in the gates and in dw_hh, of a GRU."""
-        if kind.mode == "gru":
-            self._n_gate = 3 * kind.padded * size, 2 * kind.hidden**2 * size
+        self._n_gate = n_gate_bytes(kind)
         is_padded = kind.padded != kind.hidden
         self.padded_bytes = kind.gates * kind.padded * row_bytes if is_padded else 0
 

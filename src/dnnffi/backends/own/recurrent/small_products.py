@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from dnnffi.backends.cublas.product import Matrix
 from dnnffi.backends.own.recurrent.config import Kind
+from dnnffi.backends.own.recurrent.products import (
+    GradientAddresses,
+    Operands,
+    layer_products,
+    n_gate_bytes,
+)
+from dnnffi.backends.own.source import Constant
 from dnnffi.device.interface import Kernel, Launch
 from dnnffi.execution.cache import keep_newest
-from dnnffi.spec.checks import ITEM_SIZES
 
 MAX_MACS = 64_000_000
 """Multiply-adds of a launch up to which a library's algorithms gain less on the device than its
@@ -25,20 +32,34 @@ LEAST_POSITIONS = 64
 """Positions of a batch below which no network gets its kernel for small products compiled."""
 
 MAX_PRODUCTS = 16
-"""Products of one launch, as in ``small_products.cu``."""
-
-THREADS = 256
-SHARED_BYTES = 4 * 2 * 32 * 36 * 4
-"""Bytes of shared memory of a block: the tiles of four groups of warps."""
+"""Products of one launch."""
 
 MAX_BOUND = 64
 """Numbers of positions for which a network keeps launches."""
 
-WHOLE, SPLIT = 64, 32
+WHOLE_TILE, SPLIT_TILE = 64, 32
 """Rows and columns of a tile whose block sums up all of k, and of one whose warps divide k."""
 
 MIN_WHOLE_TILES = 160
-"""Tiles of 64 from which on a launch keeps all multiprocessors busy."""
+"""Tiles of `WHOLE_TILE` from which on a launch keeps all multiprocessors busy."""
+
+_THREADS = 256
+_SPLIT_GROUPS = 4  # of warps, among which k is divided
+_ROW_WORDS = 32  # 32-bit words of k that a tile of A or B has at a time
+_ROW_STRIDE = _ROW_WORDS + 4  # words, in shared memory: no two of eight rows in the same banks
+_SHARED_BYTES = 4 * _SPLIT_GROUPS * 2 * SPLIT_TILE * _ROW_STRIDE
+
+CONSTANTS: dict[str, Constant] = {
+    "THREADS": _THREADS,
+    "MAX_PRODUCTS": MAX_PRODUCTS,
+    "WHOLE_TILE": WHOLE_TILE,
+    "SPLIT_TILE": SPLIT_TILE,
+    "SPLIT_GROUPS": _SPLIT_GROUPS,
+    "ROW_WORDS": _ROW_WORDS,
+    "ROW_STRIDE": _ROW_STRIDE,
+    "SHARED_BYTES": _SHARED_BYTES,
+}
+"""Constants of ``small_products.cu`` besides those of the dtype."""
 
 _SHAPE = Struct("<10q6i")
 _POSITIONS = 0
@@ -65,6 +86,17 @@ class ProductShape(NamedTuple):
     segments: int = 1
     is_split: int = 0
 
+    @classmethod
+    def of(cls, product: Operands) -> Self:
+        """Return the shape of a product."""
+        (a_m, a_k), (b_k, b_n), (c_m, _) = map(_strides, product[:3])
+        (m, k), (_, n) = product.a.shape, product.b.shape
+        batch = {
+            f"{name}_batch": one.batch_stride for name, one in zip("abc", product[:3], strict=True)
+        }
+        sizes = {"m": m or _POSITIONS, "n": n or _POSITIONS, "k": k or _POSITIONS}
+        return cls(a_m, a_k, b_k, b_n, c_m, batch=product.batch, **batch, **sizes)
+
     def macs(self, positions: int) -> int:
         """Return the multiply-adds of the product."""
         m, n, k = (size or positions for size in (self.m, self.n, self.k))
@@ -80,16 +112,16 @@ class SmallProducts:
     """Up to `MAX_PRODUCTS` products of one launch, for up to ``max_positions`` positions."""
 
     def __init__(self, kernel: Kernel, shapes: Sequence[ProductShape], max_positions: int) -> None:
-        tiles = sum(shape.tiles(max_positions, WHOLE) for shape in shapes)
+        tiles = sum(shape.tiles(max_positions, WHOLE_TILE) for shape in shapes)
         is_split = tiles < MIN_WHOLE_TILES
-        self._kernel, self._size = kernel, SPLIT if is_split else WHOLE
+        self._kernel, self._size = kernel, SPLIT_TILE if is_split else WHOLE_TILE
         divided = [shape._replace(is_split=int(is_split)) for shape in shapes]
         self.count = count = len(shapes)
         unused = MAX_PRODUCTS - count
         packed = b"".join(_SHAPE.pack(*shape) for shape in divided)
         self._packed = packed + bytes(unused * _SHAPE.size)
-        self._pack = Struct(f"<4i{3 * count}q{24 * unused}x{len(self._packed)}s").pack
-        # Of a product with the positions as rows of C, the tiles of one row of tiles.
+        self._pack = Struct(f"<2i{3 * count}q{24 * unused}x{len(self._packed)}s").pack
+        # A product whose m is the number of positions has rows of tiles; others, a fixed number.
         self._fixed_tiles = sum(one.tiles(1, self._size) for one in divided if one.m)
         self._tiles_per_row = sum(one.tiles(1, self._size) for one in divided if not one.m)
 
@@ -105,74 +137,46 @@ class SmallProducts:
         rows = -(-positions // self._size)
         blocks = self._fixed_tiles + self._tiles_per_row * rows
         addresses = chain.from_iterable(at)
-        products = self._pack(positions, self.count, accumulate, 0, *addresses, self._packed)
+        products = self._pack(positions, accumulate, *addresses, self._packed)
         self._kernel(
-            (blocks,), (THREADS,), (products,), stream=launch.stream, shared_mem=SHARED_BYTES
+            (blocks,), (_THREADS,), (products,), stream=launch.stream, shared_mem=_SHARED_BYTES
         )
 
 
-class LayerProducts(NamedTuple):
-    """The shapes of a layer's products, each of one direction."""
+def _strides(matrix: Matrix) -> tuple[int, int]:
+    """Return the elements between the rows, and the columns, of a matrix as a product takes it."""
+    line = matrix.leading or matrix.columns
+    return (1, line) if matrix.transposed else (line, 1)
+
+
+class LayerShapes(NamedTuple):
+    """The shapes of a layer's products, each of one direction.
+
+    ``dx`` is None and ``dweights`` is empty for inference. The latter are dw_ih, then dw_hh, which
+    of a GRU has two parts.
+    """
 
     of_x: ProductShape
-    dx: ProductShape
+    dx: ProductShape | None
     dweights: tuple[ProductShape, ...]
-    """dw_ih, then dw_hh; of a GRU in two parts, the second for n. Empty for inference."""
 
     @classmethod
-    def of(cls, kind: Kind, inputs: int) -> LayerProducts:
-        """Return those of a layer with ``inputs`` inputs."""
-        hidden, padded, gates = kind.hidden, kind.padded, kind.gates
-        width = (kind.saved if kind.training else gates) * padded
-        matrix = hidden * inputs
-        is_padded = padded != hidden
-        # Gates that are padded are a batch of matrices, and in dx segments of the sum.
-        batch, columns = (gates, hidden) if is_padded else (1, gates * hidden)
-        of_x = ProductShape(
-            a_m=inputs,
-            a_k=1,
-            b_k=1,
-            b_n=inputs,
-            c_m=width,
-            b_batch=matrix,
-            c_batch=padded,
-            n=columns,
-            k=inputs,
-            batch=batch,
-        )
-        dx = ProductShape(
-            a_m=width,
-            a_k=1,
-            b_k=inputs,
-            b_n=1,
-            c_m=inputs,
-            a_segment=padded,
-            b_segment=matrix,
-            n=inputs,
-            k=columns,
-            segments=batch,
-        )
+    def of(cls, kind: Kind, inputs: int) -> Self:
+        """Return the shapes of a layer with ``inputs`` inputs."""
+        products = layer_products(kind, inputs)
+        of_x, dx = ProductShape.of(products.pop("of_x")), products.pop("dx", None)
+        dweights = tuple(map(ProductShape.of, products.values()))
+        return cls(of_x, dx and _shape_of_dx(dx, kind), dweights)
 
-        def gradient(of_gates: int, factor_columns: int, factor_stride: int) -> ProductShape:
-            of_batch, rows = (of_gates, hidden) if is_padded else (1, of_gates * hidden)
-            return ProductShape(
-                a_m=1,
-                a_k=width,
-                b_k=factor_stride,
-                b_n=1,
-                c_m=factor_columns,
-                a_batch=padded,
-                c_batch=hidden * factor_columns,
-                m=rows,
-                n=factor_columns,
-                batch=of_batch,
-            )
 
-        if not kind.training:
-            return cls(of_x, dx, ())
-        of_h = [2, 1] if kind.mode == "gru" else [gates]
-        recurrent = [gradient(count, hidden, padded) for count in of_h]
-        return cls(of_x, dx, (gradient(gates, inputs, inputs), *recurrent))
+def _shape_of_dx(product: Operands, kind: Kind) -> ProductShape:
+    """Return the shape of dx: the sum over padded gates has a segment for each."""
+    if kind.padded == kind.hidden:
+        return ProductShape.of(product)
+    a, b = product.a._replace(columns=kind.hidden), product.b._replace(rows=kind.hidden)
+    shape = ProductShape.of(product._replace(a=a, b=b))
+    between = {"a_segment": kind.padded, "b_segment": kind.hidden * b.columns}
+    return shape._replace(segments=kind.gates, **between)
 
 
 class NetworkProducts:
@@ -182,7 +186,7 @@ class NetworkProducts:
         self, kernel: Kernel, kind: Kind, layer_inputs: Sequence[int], directions: int
     ) -> None:
         self._kernel, self._kind, self._directions = kernel, kind, directions
-        self._layers = [LayerProducts.of(kind, inputs) for inputs in layer_inputs]
+        self._layers = [LayerShapes.of(kind, inputs) for inputs in layer_inputs]
         self._macs = macs_per_position(self._layers, directions)
         self._bound: dict[int, BoundProducts] = {}
 
@@ -194,10 +198,8 @@ class NetworkProducts:
         """Return the launches for up to ``max_positions`` positions, which are kept."""
         found = self._bound.get(max_positions)
         if found is None:
-            made = BoundProducts(
-                *(self._kernel, self._kind, self._layers, self._directions, max_positions)
-            )
-            found = self._bound.setdefault(max_positions, made)
+            arguments = self._kernel, self._kind, self._layers, self._directions, max_positions
+            found = self._bound.setdefault(max_positions, BoundProducts(*arguments))
             keep_newest(self._bound, MAX_BOUND)
         return found
 
@@ -206,14 +208,13 @@ class BoundProducts:
     """The launches of the small products of a network.
 
     ``of_x`` and ``dx`` have one for each layer, the former of all directions, the latter of one.
-    ``dweights`` have the gradients of all layers and directions, in this order.
     """
 
     def __init__(
         self,
         kernel: Kernel,
         kind: Kind,
-        layers: Sequence[LayerProducts],
+        layers: Sequence[LayerShapes],
         directions: int,
         max_positions: int,
     ) -> None:
@@ -221,28 +222,45 @@ class BoundProducts:
             return SmallProducts(kernel, shapes, max_positions)
 
         self.of_x = [launch([layer.of_x] * directions) for layer in layers]
-        self.dx: list[SmallProducts] = []
-        self.dweights: list[SmallProducts] = []
-        self.n_gate: tuple[int, int] | None = None
-        """Bytes to the gradients of n's product of h, in the gates and in dw_hh, of a GRU."""
+        self.dx = [launch([layer.dx]) for layer in layers if layer.dx is not None]
+        self._n_gate = n_gate_bytes(kind)
+        self._dweights: list[SmallProducts] = []
         if kind.training:
-            self.dx = [launch([layer.dx]) for layer in layers]
             per_launch = MAX_PRODUCTS // len(layers[0].dweights)
             shapes = [layer.dweights for layer in layers for _ in range(directions)]
             for first in range(0, len(shapes), per_launch):
-                self.dweights.append(launch(sum(shapes[first : first + per_launch], ())))
-            if kind.mode == "gru":
-                size = ITEM_SIZES[kind.dtype]
-                self.n_gate = 3 * kind.padded * size, 2 * kind.hidden**2 * size
+                of_launch = chain.from_iterable(shapes[first : first + per_launch])
+                self._dweights.append(launch(list(of_launch)))
+
+    def dweights(
+        self,
+        launch: Launch,
+        positions: int,
+        at: Sequence[GradientAddresses],
+        *,
+        accumulate: bool,
+    ) -> None:
+        """Enqueue the gradients of all matrices, by layer and direction."""
+        where: list[tuple[int, int, int]] = []
+        for _, gates, x, dw_ih, h_before, dw_hh in at:
+            where += (gates, x, dw_ih), (gates, h_before, dw_hh)
+            if self._n_gate is not None:
+                of_gates, of_dw_hh = self._n_gate
+                where.append((gates + of_gates, h_before, dw_hh + of_dw_hh))
+        first = 0
+        for products in self._dweights:
+            end = first + products.count
+            products.run(launch, positions, where[first:end], accumulate=accumulate)
+            first = end
 
 
 def can_be_small(kind: Kind, layer_inputs: Sequence[int]) -> bool:
     """Whether a network may have batches with small products: those of `LEAST_POSITIONS`."""
-    layers = [LayerProducts.of(kind, inputs) for inputs in layer_inputs]
+    layers = [LayerShapes.of(kind, inputs) for inputs in layer_inputs]
     return LEAST_POSITIONS * macs_per_position(layers, 1) <= MAX_MACS
 
 
-def macs_per_position(layers: Sequence[LayerProducts], directions: int) -> int:
+def macs_per_position(layers: Sequence[LayerShapes], directions: int) -> int:
     """Return the multiply-adds of the largest launch of a network, for each position."""
     of_x = directions * max(layer.of_x.macs(1) for layer in layers)
     of_weights = sum(shape.macs(1) for layer in layers for shape in layer.dweights)

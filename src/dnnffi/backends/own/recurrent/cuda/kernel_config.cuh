@@ -56,7 +56,7 @@ struct Config
     static constexpr int STAGED_AT = 40960;
     static constexpr int STAGED_BYTES = 32768;
     static constexpr int WEIGHTS_AT = 73728;
-    /* Constants of the kernels of single steps, and of kernels that copy rows. */
+    /* Constants of the kernels of single steps, of kernels that copy rows, and of small products. */
     static constexpr int INPUTS = 1024;
     static constexpr int OCTETS = 1;
     static constexpr int X_WARPS = 4;
@@ -64,6 +64,13 @@ struct Config
     using Piece = uint4;
     static constexpr int MAX_ROWS = 960;
     static constexpr int ROWS_PER_BLOCK = 32;
+    static constexpr int MAX_PRODUCTS = 16;
+    static constexpr int WHOLE_TILE = 64;
+    static constexpr int SPLIT_TILE = 32;
+    static constexpr int SPLIT_GROUPS = 4;
+    static constexpr int ROW_WORDS = 32;
+    static constexpr int ROW_STRIDE = 36;
+    static constexpr int SHARED_BYTES = 36864;
 };
 
 } // namespace dnnffi

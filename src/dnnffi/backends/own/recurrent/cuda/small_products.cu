@@ -4,8 +4,8 @@
    A library's call costs the host more than a launch, and its algorithms pay off for large matrices. A batch
    of a small network waits for the host: there one launch for all products of a pass is faster.
 
-   A block computes one tile of one C. If there are few tiles, a tile is small and eight warps form
-   `K_GROUPS` groups, each of which sums up a part of k; the groups' sums are added in a fixed order, so that
+   A block computes one tile of one C. If there are few tiles, a tile is small and the warps form
+   SPLIT_GROUPS groups, each of which sums up a part of k; the groups' sums are added in a fixed order, so that
    equal calls give equal bits. */
 
 #include "ptx_mma.cuh"
@@ -34,38 +34,37 @@ struct ProductAddresses
     Element *c;
 };
 
-constexpr int MAX_PRODUCTS = 16;
-
 struct SmallProducts
 {
-    int positions, count, accumulate, unused;
-    ProductAddresses at[MAX_PRODUCTS];
-    ProductShape shapes[MAX_PRODUCTS];
+    int positions, accumulate;
+    ProductAddresses at[Config::MAX_PRODUCTS];
+    ProductShape shapes[Config::MAX_PRODUCTS];
 };
 
-constexpr int THREADS = 256;
-constexpr int ROW_WORDS = 32;             /* 32-bit words of k that a tile of A or B has at a time */
-constexpr int ROW_STRIDE = ROW_WORDS + 4; /* in shared memory: no two of eight rows in the same banks */
+constexpr int THREADS = Config::THREADS;
+constexpr int ROW_WORDS = Config::ROW_WORDS;   /* 32-bit words of k that a tile of A or B has at a time */
+constexpr int ROW_STRIDE = Config::ROW_STRIDE; /* of a tile's rows in shared memory, in words */
 constexpr int IN_WORD = 4 / (int)sizeof(Element);
 constexpr int K_TILE = ROW_WORDS * IN_WORD; /* elements */
 constexpr int STEP = 8 * IN_WORD;           /* elements of k that one instruction multiplies */
 constexpr int WARP_M = 32, WARP_N = 16;     /* of C, by one warp */
 
-/* One division of the 256 threads: a block has a SIZE x SIZE tile of C. */
-template <int Groups> struct Division
+/* One division of a block's threads into groups: the block has a SIZE x SIZE tile of C. */
+template <int Groups, int Size> struct Division
 {
     static constexpr int GROUPS = Groups;
-    static constexpr int SIZE = Groups == 1 ? 64 : 32;
+    static constexpr int SIZE = Size;
     static constexpr int GROUP_THREADS = THREADS / Groups;
     static constexpr int WARPS_M = SIZE / WARP_M;
     static constexpr int VECTORS = SIZE * ROW_WORDS / 4 / GROUP_THREADS; /* of 16 bytes, for each thread */
     static constexpr int SHARED_WORDS = Groups * 2 * SIZE * ROW_STRIDE;
 };
 
-using Whole = Division<1>;
-using Split = Division<4>;
+using Whole = Division<1, Config::WHOLE_TILE>;
+using Split = Division<Config::SPLIT_GROUPS, Config::SPLIT_TILE>;
 
-static_assert(Whole::SHARED_WORDS <= Split::SHARED_WORDS, "a launch has the shared memory of Split");
+static_assert(4 * Whole::SHARED_WORDS <= Config::SHARED_BYTES &&
+              4 * Split::SHARED_WORDS <= Config::SHARED_BYTES);
 
 /* What one thread carries of one operand from global to shared memory: VECTORS times 16 bytes of each tile
    of K_TILE elements of k. Neighbours of the stride 1 are next to each other in a vector. */
@@ -262,7 +261,7 @@ template <class Division> DEVICE void compute(const SmallProducts &products, con
     }
 }
 
-/* Grid: the tiles of all products, in their order. `memory` has `Split::SHARED_WORDS` words. */
+/* Grid: the tiles of all products, in their order. `memory` has SHARED_BYTES bytes. */
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     small_products(const __grid_constant__ SmallProducts products)
 {
