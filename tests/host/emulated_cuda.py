@@ -57,7 +57,8 @@ def compiled(text, headers=()):
         (sources / name).write_text(header, "utf-8")
     (sources / "kernel.cpp").write_text(text, "utf-8")
     command = shlex.split(os.environ.get("CXX", "c++"))
-    command += ["-O0", "-std=c++20", "-w", "-shared", "-fPIC", f"-I{HERE}", "-include", "cuda.h"]
+    command += ["-O0", "-ffp-contract=off", "-std=c++20", "-w", "-shared", "-fPIC"]
+    command += [f"-I{HERE}", "-include", "cuda.h"]
     command += [str(sources / "kernel.cpp"), str(_device_path()), f"-Wl,-rpath,{folder}"]
     done = subprocess.run([*command, "-o", str(path)], text=True, capture_output=True, check=False)
     if done.returncode:

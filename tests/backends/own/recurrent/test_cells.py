@@ -47,10 +47,8 @@ extern "C" void backward(
 """
 
 IN_DOUBLE = """
-#define expf exp
-#define tanhf tanh
 #define fmaf fma
-extern "C" double exp(double), tanh(double), fma(double, double, double);
+extern "C" double fma(double, double, double);
 """
 
 

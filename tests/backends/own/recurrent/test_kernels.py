@@ -6,7 +6,10 @@ computes in loops. A seed says in which order threads go on.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import conformance
@@ -22,6 +25,11 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+
+BITS = Path(__file__).with_name("bits.json")
+"""SHA-256 of the results of `PROBLEMS_OF_BITS` problems, by setup."""
+
+PROBLEMS_OF_BITS = 6
 
 ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3, "strict": 2e-6}
 
@@ -327,17 +335,47 @@ def check(case, arrays, found):
             conformance.assert_padding_is_zero(case.problem, array)
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=str)
-def test_a_network_gives_what_the_reference_gives(cublas, setup):
+def flat(found):
+    """All results as bytes."""
+    arrays = [*found[:-1], *(found.dweights or [])]
+    return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
+
+
+def random_cases(setup, count):
+    """Yield ``count`` problems of a setup with their arrays, and keywords of `Setup.network`."""
     rng = np.random.default_rng(SETUPS.index(setup))
-    for number in range(4):
+    for number in range(count):
         problem = setup.problem(rng)
         case = conformance.Case(problem, bool(rng.integers(2)), number)
-        arrays = conformance.arrays_of(case)
-        room, offset = int(rng.integers(7, 30)), int(rng.integers(2)) * 4
+        room, offset = max(9, int(rng.integers(7, 30))), int(rng.integers(2)) * 4
         how = {"room": room, "seed": number * 1000, "offset": offset}
-        with setup.network(cublas, problem, **how) as network:
+        yield case, conformance.arrays_of(case), how
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_a_network_gives_what_the_reference_gives(cublas, setup):
+    for case, arrays, how in random_cases(setup, 4):
+        with setup.network(cublas, case.problem, **how) as network:
             check(case, arrays, network.results(arrays))
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_results_have_the_recorded_bits(cublas, setup, pytestconfig):
+    """A rewrite of the kernels changes no result.
+
+    A new algorithm may: ``pytest -n 0 -k recorded_bits --record`` writes ``bits.json`` again, and
+    the commit says why.
+    """
+    digest = hashlib.sha256()
+    for case, arrays, how in random_cases(setup, PROBLEMS_OF_BITS):
+        with setup.network(cublas, case.problem, **how) as network:
+            digest.update(flat(network.results(arrays)))
+    recorded = json.loads(BITS.read_text("utf-8"))
+    name = f"{SETUPS.index(setup)} {setup}"
+    if pytestconfig.getoption("--record"):
+        recorded[name] = digest.hexdigest()
+        BITS.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
+    assert digest.hexdigest() == recorded[name]
 
 
 CHUNKED = [setup for setup in SETUPS if setup.forward.get("chunks", 1) > 1]
@@ -369,12 +407,6 @@ def test_what_is_chosen_gives_what_the_reference_gives(cublas, mode, dtype, mult
     arrays = conformance.arrays_of(case)
     with Network(cublas, problem, forward, backward, room=multiprocessors) as network:
         check(case, arrays, network.results(arrays))
-
-
-def flat(found):
-    """All results as bytes."""
-    arrays = [*found[:-1], *(found.dweights or [])]
-    return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
 
 
 TEAMED = [
