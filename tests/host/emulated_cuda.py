@@ -21,7 +21,7 @@ import numpy as np
 from host_memory import POISON, HostMemory, numbers_of
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
+from dnnffi.backends.own.source import CONFIG_HEADER, KernelSource, with_headers
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -106,15 +106,20 @@ def _for_host(name, header):
     return own.read_text("utf-8") if own.exists() else header
 
 
+def compiled_source(source, text):
+    """The source of a kernel, followed by ``text``, as a shared library."""
+    headers = tuple((name, _for_host(name, one)) for name, one in source.headers)
+    return compiled(for_host(source.text) + text, headers)
+
+
 class EmulatedKernel:
     """A kernel of ours, called as one on a device."""
 
     def __init__(self, text, name, headers=(), *, cooperative):
         body = f"{{ using namespace dnnffi; call({name}, arguments); }}"
-        launch = f'\nextern "C" void launch(const void *arguments) {body}\n'
-        headers = tuple((one, _for_host(one, header)) for one, header in headers)
-        head = "namespace dnnffi {}\n"  # of a kernel without headers
-        self._function = compiled(head + for_host(text) + launch, headers).launch
+        # Declares the namespace, which a source without headers does not have.
+        launch = f'\nnamespace dnnffi {{}}\nextern "C" void launch(const void *arguments) {body}\n'
+        self._function = compiled_source(KernelSource(text, name, headers), launch).launch
         everything = "".join((text, *(header for _, header in headers)))
         cluster = "bool CLUSTER = true;" in everything
         meets = "__shfl" in everything or "__syncthreads" in everything

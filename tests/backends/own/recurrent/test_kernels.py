@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from emulated_network import Network, kernel_config, kind_of, rows_of, way
 from dnnffi.backends.own import source
 from dnnffi.backends.own.recurrent.choices import choices
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, struct_of
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -500,7 +501,7 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
             run = compiled.kernel
 
             def noted(blocks, threads, arguments, bias=bias, run=run, **where):
-                passed[bias] = arguments[names.index("bias_sums")]
+                (passed[bias],) = struct.unpack_from("<q", arguments[0], 8 * names.index("bias_sums"))
                 run(blocks, threads, arguments, **where)
 
             compiled.kernel = noted
@@ -560,13 +561,15 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
         kernel.kernel = lambda grid, threads, arguments, **_: launches.append(
             (grid, threads, arguments)
         )
-        params, names = ForwardParams(), [one.name for one in fields(ForwardParams)]
-        for number, name in enumerate(names):
-            setattr(params, name, number)
+        params = ForwardParams()
+        for number, field in enumerate(fields(ForwardParams)):
+            setattr(params, field.name, number)
         kernel.bind(17, 2, 2).run(network.launch, params)
-    arguments = dict(zip(names, range(len(names)), strict=True)) | {"groups": 3}
-    expected = [tuple((arguments | {"first_group": first}).values()) for first in (0, 2, 4)]
-    assert launches == [((6,), (128,), one) for one in expected]
+    assert params.groups == 3
+    expected = []
+    for params.first_group in (0, 2, 4):
+        expected.append(((6,), (128,), (struct_of(params),)))
+    assert launches == expected
 
 
 def test_a_device_without_room_for_a_group_is_refused(cublas):

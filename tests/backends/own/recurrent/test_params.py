@@ -1,64 +1,69 @@
-"""Tests of the kernels' arguments: the same names in the same order as in CUDA."""
+"""Tests of the kernels' parameters: the structs that Python packs are those that CUDA declares."""
 
 from __future__ import annotations
 
-import re
+import ctypes
+import struct
 from typing import get_type_hints
 
 import pytest
+from emulated_cuda import compiled_source
 
-from dnnffi.backends.own.recurrent import params
-from dnnffi.backends.own.recurrent.source import FOLDER
-from dnnffi.backends.own.source import text_of
+from dnnffi.backends.own.recurrent import kernels, params
+from dnnffi.backends.own.recurrent.config import Kind, of_whole_rows
+from dnnffi.backends.own.recurrent.one_step import division
 
-KERNELS = {
-    "ForwardParams": ("forward.cu", "recurrent_forward"),
-    "BackwardParams": ("backward.cu", "recurrent_backward"),
-    "OneStepParams": ("one_step.cu", "one_step"),
-    "NarrowParams": ("narrow.cu", "narrow_rows"),
-    "TakeMasksParams": ("dropout.cu", "take_masks"),
-    "DropParams": ("dropout.cu", "drop_elements"),
-    "BeginParams": ("rows.cu", "begin_rows"),
-    "GatherParams": ("rows.cu", "gather_rows"),
+LSTM = Kind("lstm", 16, "float32")
+MAX_ROWS = kernels.MAX_ROWS[-1]
+SOURCES = {
+    "ForwardParams": kernels.layer_kernel(of_whole_rows(LSTM, 1, 1)),
+    "BackwardParams": kernels.layer_kernel(
+        of_whole_rows(LSTM._replace(training=True, backward=True), 1, 1)
+    ),
+    "OneStepParams": division(LSTM, 8, 8, 1, 8).kernel(),
+    "NarrowParams": kernels.narrow_kernel(),
+    "TakeMasksParams": kernels.dropout_kernels("float32")[0],
+    "DropParams": kernels.dropout_kernels("float32")[1],
+    "BeginParams": kernels.begin_kernels(4)[MAX_ROWS, 4],
+    "GatherParams": kernels.row_kernels(4)["gather_rows", 4],
 }
-TYPES = {"double": "float", "Lengths": "bytes", "long long": "int"}
-"""The type in Python of a parameter of CUDA; a pointer is an integer."""
+"""A source that has each struct."""
+
+WORD_BYTES = 8
 
 
-def parameters(file, kernel):
-    """The names of a kernel's parameters, and what Python passes for each."""
-    text = re.sub(r"/\*.*?\*/", "", text_of(FOLDER, file), flags=re.DOTALL)
-    (declared,) = re.findall(rf"__global__ [^;{{]*?\b{kernel}\(([^)]*)\)", text)
-    found = {}
-    for one in declared.split(","):
-        kind, pointer, name = re.fullmatch(
-            r"\s*(?:const )?(?:__grid_constant__ )?([\w ]+?) (\*?)(\w+)\s*", one
-        ).groups()
-        found[name] = "int" if pointer else TYPES[kind]
-    return found
+def offsets(name, fields):
+    """Return the offsets of the fields of a struct as a compiler has them, and the struct's size."""
+    places = ", ".join(f"__builtin_offsetof(dnnffi::{name}, {field})" for field in fields)
+    values = f"{places}, sizeof(dnnffi::{name})"
+    text = f'\nextern "C" const long offsets[] = {{{values}}};\n'
+    library = compiled_source(SOURCES[name], text)
+    return list((ctypes.c_long * (len(fields) + 1)).in_dll(library, "offsets"))
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_is_given_what_it_takes(name):
-    kind = getattr(params, name)
-    hints = get_type_hints(kind)
-    given = {field: hint.__name__ for field, hint in hints.items()}
-    assert list(given.items()) == list(parameters(*KERNELS[name]).items())
+@pytest.mark.parametrize("name", SOURCES)
+def test_fields_have_the_offsets_of_the_compiled_struct(name):
+    fields = list(get_type_hints(getattr(params, name)))
+    *found, size = offsets(name, fields)
+    assert found == [WORD_BYTES * number for number in range(len(fields))]
+    lengths = struct.calcsize(f"q{MAX_ROWS}i") - WORD_BYTES if name == "BeginParams" else 0
+    assert size == WORD_BYTES * len(fields) + lengths
 
 
 def test_all_classes_are_compared():
-    assert KERNELS.keys() == {name for name in vars(params) if name.endswith("Params")}
+    assert SOURCES.keys() == {name for name in vars(params) if name.endswith("Params")} - {"Params"}
 
 
 @pytest.mark.parametrize("kind", [params.ForwardParams, params.BackwardParams])
-def test_arguments_are_in_the_order_of_the_fields_whatever_was_set_first(kind):
-    names = list(get_type_hints(kind))
+def test_fields_are_packed_in_their_order_whatever_was_set_first(kind):
+    hints = get_type_hints(kind)
     made = kind()
-    for number, name in reversed(list(enumerate(names))):
+    for number, name in reversed(list(enumerate(hints))):
         setattr(made, name, number)
-    assert params.values(made) == tuple(range(len(names)))
+    formats = "".join("d" if hint is float else "q" for hint in hints.values())
+    assert struct.unpack(f"<{formats}", params.struct_of(made)) == tuple(range(len(hints)))
 
 
-def test_an_argument_that_was_not_set_is_named():
+def test_a_field_that_was_not_set_is_named():
     with pytest.raises(AttributeError, match="gates"):
-        params.values(params.ForwardParams())
+        params.struct_of(params.ForwardParams())

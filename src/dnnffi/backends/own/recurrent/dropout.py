@@ -10,7 +10,7 @@ import numpy as np
 
 from dnnffi import dropout
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
-from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams
+from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams, struct_of
 from dnnffi.backends.own.recurrent.rows import RowLayout
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
@@ -98,7 +98,7 @@ class Dropout:
     def take(self, launch: Launch, taken: int) -> None:
         """Keep the state in ``taken`` for the masks of one forward, and move it on."""
         params = TakeMasksParams(state=self._state, taken=taken, masks=self._masks)
-        self._take((1,), (1,), params, stream=launch.stream)
+        self._take((1,), (1,), (struct_of(params),), stream=launch.stream)
 
     def drop(
         self,
@@ -118,4 +118,4 @@ class Dropout:
             caller_rows=tables[1],
             mask=layer,
         )
-        self._drop(self._blocks, self._threads, params, stream=launch.stream)
+        self._drop(self._blocks, self._threads, (struct_of(params),), stream=launch.stream)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dnnffi.backends.own.recurrent import small_products
 from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
-from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, values
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, struct_of
 from dnnffi.backends.own.recurrent.source import kernel_source
 from dnnffi.backends.own.source import Constant, KernelSource
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
@@ -199,7 +199,7 @@ class LayerLaunches(NamedTuple):
             kernel.kernel(
                 blocks,
                 kernel.threads,
-                values(params),
+                (struct_of(params),),
                 stream=launch.stream,
                 shared_mem=kernel.shared_bytes,
             )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
-from dnnffi.backends.own.recurrent.params import NarrowParams
+from dnnffi.backends.own.recurrent.params import NarrowParams, struct_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -95,4 +95,4 @@ class NarrowMatrices(NamedTuple):
             stride=stride,
         )
         blocks = -(-rows * directions // _WARPS)
-        self.narrow_kernel.kernel((blocks,), (32 * _WARPS,), params, stream=launch.stream)
+        self.narrow_kernel.kernel((blocks,), (32 * _WARPS,), (struct_of(params),), stream=launch.stream)

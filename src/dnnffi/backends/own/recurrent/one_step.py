@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dnnffi.backends.own.recurrent.config import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
-from dnnffi.backends.own.recurrent.params import OneStepParams
+from dnnffi.backends.own.recurrent.params import OneStepParams, struct_of
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
@@ -212,27 +212,28 @@ class OneStepExecutor(AddressExecutor):
             if layer.biases is not None:
                 biases = weights + layer.biases[0], weights + layer.biases[1]
             states, division = number * self._state_bytes, layer.division
+            params = OneStepParams(
+                x=x,
+                w_ih=weights + w_ih,
+                w_hh=weights + w_hh,
+                b_ih=biases[0],
+                b_hh=biases[1],
+                h_0=at.h_0 and at.h_0 + states,
+                c_0=at.c_0 and at.c_0 + states,
+                y=y,
+                h_n=at.h_n and at.h_n + states,
+                c_n=at.c_n and at.c_n + states,
+                batch=self._sizes[0],
+                directions=self._sizes[1],
+                matrix_stride=layer.strides[0],
+                bias_stride=layer.strides[1],
+                clip_low=self._bounds[0],
+                clip_high=self._bounds[1],
+            )
             layer.kernel(
                 (division.blocks(*self._sizes),),
                 (division.threads,),
-                OneStepParams(
-                    x=x,
-                    w_ih=weights + w_ih,
-                    w_hh=weights + w_hh,
-                    b_ih=biases[0],
-                    b_hh=biases[1],
-                    h_0=at.h_0 and at.h_0 + states,
-                    c_0=at.c_0 and at.c_0 + states,
-                    y=y,
-                    h_n=at.h_n and at.h_n + states,
-                    c_n=at.c_n and at.c_n + states,
-                    batch=self._sizes[0],
-                    directions=self._sizes[1],
-                    matrix_stride=layer.strides[0],
-                    bias_stride=layer.strides[1],
-                    clip_low=self._bounds[0],
-                    clip_high=self._bounds[1],
-                ),
+                (struct_of(params),),
                 stream=launch.stream,
                 shared_mem=division.shared_bytes,
             )

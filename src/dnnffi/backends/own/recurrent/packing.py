@@ -15,7 +15,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     row_kernels,
     table_kernel,
 )
-from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams
+from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams, struct_of
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
@@ -91,27 +91,28 @@ class Packing:
             parts, steps = -(-batch // ROWS_PER_BLOCK), layout.caller_steps
         piece_bytes = self._piece_bytes(x, packed_x)
         lengths = array("i", tables.caller_lengths).tobytes()
+        params = BeginParams(
+            padded=x,
+            packed=packed_x,
+            step_offsets=at[0],
+            lengths=at[1],
+            caller_rows=at[2],
+            of_forward=of_forward[0],
+            forward_count=of_forward[1] // WORD_BYTES,
+            of_backward=of_backward[0],
+            backward_count=of_backward[1] // WORD_BYTES,
+            parts=parts,
+            step_stride=strides[0] if strides else 0,
+            row_stride=strides[1] if strides else 0,
+            pieces=self._x_bytes // piece_bytes,
+            y=y,
+            y_row_bytes=self._y_bytes,
+            rows=batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
+        )
         self._begin[max_rows, piece_bytes](
             (steps * parts,),
             (_THREADS,),
-            BeginParams(
-                padded=x,
-                packed=packed_x,
-                step_offsets=at[0],
-                lengths=at[1],
-                caller_rows=at[2],
-                of_forward=of_forward[0],
-                forward_count=of_forward[1] // WORD_BYTES,
-                of_backward=of_backward[0],
-                backward_count=of_backward[1] // WORD_BYTES,
-                parts=parts,
-                step_stride=strides[0] if strides else 0,
-                row_stride=strides[1] if strides else 0,
-                pieces=self._x_bytes // piece_bytes,
-                y=y,
-                y_row_bytes=self._y_bytes,
-                rows=batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
-            ),
+            (struct_of(params),),
             stream=launch.stream,
             shared_mem=2 * INDEX_BYTES * batch,
         )
@@ -124,22 +125,20 @@ class Packing:
         assert strides is not None
         step_offsets, _, caller_rows = at
         piece_bytes = self._piece_bytes(padded, packed)
-        self._kernels["gather_rows", piece_bytes](
-            (_blocks(layout.steps * layout.batch),),
-            (_THREADS,),
-            GatherParams(
-                padded=padded,
-                packed=packed,
-                step_offsets=step_offsets,
-                caller_rows=caller_rows,
-                steps=layout.steps,
-                batch=layout.batch,
-                step_stride=strides[0],
-                row_stride=strides[1],
-                pieces=self._x_bytes // piece_bytes,
-            ),
-            stream=launch.stream,
+        params = GatherParams(
+            padded=padded,
+            packed=packed,
+            step_offsets=step_offsets,
+            caller_rows=caller_rows,
+            steps=layout.steps,
+            batch=layout.batch,
+            step_stride=strides[0],
+            row_stride=strides[1],
+            pieces=self._x_bytes // piece_bytes,
         )
+        blocks = _blocks(layout.steps * layout.batch)
+        kernel = self._kernels["gather_rows", piece_bytes]
+        kernel((blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream)
 
     def scatter(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, packed: int, padded: int

@@ -1,24 +1,24 @@
-"""Arguments of the kernels by name, in the order of the parameters in ``cuda/``.
+"""Parameters of the kernels by name: the structs in ``cuda/``, which a launch passes by value.
 
-A kernel takes each as 64 bits: an address or an integer as one, a float as a double. The
-declarations there say what each is, with its shape; a test compares names, order and types.
+Each class has the fields of the struct of its name, in the same order, of 8 bytes each: an address
+or an integer, or a float as a double. The declarations in CUDA say what each is, with its shape; a
+test compares names, order and offsets with the compiled structs.
 
-Those of a recurrent kernel are set one by one and read by `values`: each batch launches two of
-these, and a call with 32 keywords takes the host four times as long.
+Fields of a recurrent kernel are set one by one: each batch launches two of these, and a call with
+32 keywords takes the host four times as long.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
-
-from dnnffi.runtime.kernels import Argument
+from struct import Struct
+from typing import NamedTuple, get_type_hints
 
 
 @dataclass(slots=True, init=False)
 class ForwardParams:
-    """Arguments of ``recurrent_forward`` (``forward.cu``)."""
+    """Parameters of ``recurrent_forward`` (``params.cuh``)."""
 
     gates: int
     c_before: int
@@ -56,7 +56,7 @@ class ForwardParams:
 
 @dataclass(slots=True, init=False)
 class BackwardParams:
-    """Arguments of ``recurrent_backward`` (``backward.cu``)."""
+    """Parameters of ``recurrent_backward`` (``params.cuh``)."""
 
     gates: int
     c_before: int
@@ -89,20 +89,8 @@ class BackwardParams:
     clip_high: float
 
 
-_values = {
-    one: attrgetter(*(field.name for field in fields(one)))
-    for one in (ForwardParams, BackwardParams)
-}
-
-
-def values(params: ForwardParams | BackwardParams) -> tuple[Argument, ...]:
-    """Return the arguments in order; ``AttributeError`` names one that was not set."""
-    found: tuple[Argument, ...] = _values[params.__class__](params)
-    return found
-
-
 class OneStepParams(NamedTuple):
-    """Arguments of ``one_step`` (``one_step.cu``)."""
+    """Parameters of ``one_step`` (``one_step.cu``)."""
 
     x: int
     w_ih: int
@@ -123,7 +111,7 @@ class OneStepParams(NamedTuple):
 
 
 class NarrowParams(NamedTuple):
-    """Arguments of ``narrow_rows`` (``narrow.cu``)."""
+    """Parameters of ``narrow_rows`` (``narrow.cu``)."""
 
     matrices: int
     narrow: int
@@ -136,7 +124,7 @@ class NarrowParams(NamedTuple):
 
 
 class TakeMasksParams(NamedTuple):
-    """Arguments of ``take_masks`` (``dropout.cu``)."""
+    """Parameters of ``take_masks`` (``dropout.cu``)."""
 
     state: int
     taken: int
@@ -144,7 +132,7 @@ class TakeMasksParams(NamedTuple):
 
 
 class DropParams(NamedTuple):
-    """Arguments of ``drop_elements`` (``dropout.cu``); ``source`` and ``target`` may be equal."""
+    """Parameters of ``drop_elements`` (``dropout.cu``); ``source`` and ``target`` may be equal."""
 
     source: int
     target: int
@@ -162,7 +150,7 @@ class DropParams(NamedTuple):
 
 
 class BeginParams(NamedTuple):
-    """Arguments of ``begin_rows`` (``rows.cu``); ``rows`` is the struct ``Lengths`` there."""
+    """Parameters of ``begin_rows`` (``rows.cu``); ``rows`` is the struct ``Lengths`` there."""
 
     padded: int
     packed: int
@@ -183,7 +171,7 @@ class BeginParams(NamedTuple):
 
 
 class GatherParams(NamedTuple):
-    """Arguments of ``gather_rows`` (``rows.cu``)."""
+    """Parameters of ``gather_rows`` (``rows.cu``)."""
 
     padded: int
     packed: int
@@ -194,3 +182,53 @@ class GatherParams(NamedTuple):
     step_stride: int
     row_stride: int
     pieces: int
+
+
+Params = (
+    ForwardParams
+    | BackwardParams
+    | OneStepParams
+    | NarrowParams
+    | TakeMasksParams
+    | DropParams
+    | BeginParams
+    | GatherParams
+)
+"""The parameters of any kernel."""
+
+
+class _Packer:
+    """Packs the fields of a class; a struct that is its last field follows as its bytes."""
+
+    def __init__(self, kind: type) -> None:
+        hints = get_type_hints(kind)
+        numbers = [name for name, hint in hints.items() if hint is not bytes]
+        formats = "".join("d" if hints[name] is float else "q" for name in numbers)
+        self._read = attrgetter(*numbers)
+        self._pack = Struct(f"<{formats}").pack
+        self._last = next((name for name, hint in hints.items() if hint is bytes), None)
+
+    def __call__(self, params: object) -> bytes:
+        """Return the struct; ``AttributeError`` names a field that was not set."""
+        found = self._pack(*self._read(params))
+        return found if self._last is None else found + getattr(params, self._last)
+
+
+_packers: dict[type, _Packer] = {
+    kind: _Packer(kind)
+    for kind in (
+        *(ForwardParams, BackwardParams, OneStepParams, NarrowParams),
+        *(TakeMasksParams, DropParams, BeginParams, GatherParams),
+    )
+}
+
+
+def struct_of(params: Params) -> bytes:
+    """Return the struct that a kernel takes; ``AttributeError`` names a field that was not set.
+
+    Examples
+    --------
+    >>> struct_of(TakeMasksParams(state=1, taken=2, masks=3)).hex(" ", 8)
+    '0100000000000000 0200000000000000 0300000000000000'
+    """
+    return _packers[params.__class__](params)

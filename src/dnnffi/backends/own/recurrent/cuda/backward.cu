@@ -7,6 +7,7 @@
    initial state. */
 
 #include "cells.cuh"
+#include "params.cuh"
 #include "product_policy.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
@@ -35,57 +36,41 @@ struct BackwardArrays
     DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
 };
 
-/* D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless it
-   says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction: "[D,
-   ...]" is then [LAYERS, ...]. `params.py` has the same names. */
-extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_backward(
-    Element *gates,          /* [D, P, SAVED, PADDED]: on entry what the forward pass saved, then gradients */
-    const Element *c_before, /* [D, P, PADDED] */
-    const Element *h_before, /* [D, P, PADDED] */
-    const Element *y,        /* [P, D, H], of the last layer */
-    const Element *layer_y,  /* [P, H], of all layers but the last */
-    long long layer_stride, const Element *dy, /* [P, D, H], of the last layer */
-    const Element *matrices,                   /* [GATES, H, H] */
-    const Element *dh_n, const Element *dc_n,  /* [D, B, H]; null: zeros */
-    Element *dh_0, Element *dc_0,              /* [D, B, H]; null: not asked for */
-    float *bias_sums, /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
-    uint4 *exchange, uint4 *streamed, /* as of the forward pass */
-    const int *step_offsets, const int *lengths, const int *caller_rows, long long steps, long long batch,
-    long long step_stride, long long row_stride, /* of y and dy, as of the forward pass */
-    long long positions, long long directions, long long matrix_stride, long long groups,
-    long long first_group, double clip_low, double clip_high)
+extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1)
+    recurrent_backward(const __grid_constant__ BackwardParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, above = LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0;
     const int layer = LAYERS - 1 - above; /* the last one begins */
-    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)first_group + of_launch;
-    const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
-    const int first_row = number % (int)groups * SUBTILES * ROWS;
+    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)params.first_group + of_launch;
+    const int direction = number / (int)params.groups, of_states = LAYERS > 1 ? layer : direction;
+    const int first_row = number % (int)params.groups * SUBTILES * ROWS;
 
-    matrices += of_states * matrix_stride;
-    const long long state = of_states * batch * HIDDEN;
-    const long long saved = direction * positions * PADDED;
-    const long long of_layer = layer * layer_stride;
-    const Places places{step_offsets, lengths,          caller_rows,     (int)steps,
-                        (int)batch,   (int)step_stride, (int)row_stride, direction == 1};
-    const BackwardArrays arrays{gates + of_layer + saved * SAVED,
-                                c_before + of_layer + saved,
-                                h_before + of_layer + saved,
-                                (above > 0 ? layer_y + of_layer : y) + direction * HIDDEN,
-                                above > 0 ? nullptr : dy + direction * HIDDEN,
-                                (int)directions,
+    const Element *matrices = params.matrices + of_states * params.matrix_stride;
+    const long long state = of_states * params.batch * HIDDEN;
+    const long long saved = direction * params.positions * PADDED;
+    const long long of_layer = layer * params.layer_stride;
+    const Places places{params.step_offsets,    params.lengths,    params.caller_rows,
+                        (int)params.steps,      (int)params.batch, (int)params.step_stride,
+                        (int)params.row_stride, direction == 1};
+    const BackwardArrays arrays{params.gates + of_layer + saved * SAVED,
+                                params.c_before + of_layer + saved,
+                                params.h_before + of_layer + saved,
+                                (above > 0 ? params.layer_y + of_layer : params.y) + direction * HIDDEN,
+                                above > 0 ? nullptr : params.dy + direction * HIDDEN,
+                                (int)params.directions,
                                 above == 0 && places.has_padded()};
     const int last = places.length(first_row);
 
-    const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(of_launch, rank, rows, above, last, (int)steps, exchange, staged);
+    const int rows = (int)params.batch - first_row < ROWS ? (int)params.batch - first_row : ROWS;
+    Group group(of_launch, rank, rows, above, last, (int)params.steps, params.exchange, staged);
 
     const Ring<BackwardArrays> ring(slots, arrays, places, rank, first_row);
     if (FMA) ring.begin(last);
     Weights weights;
-    weights.read(Matrices(matrices, rank, above), (uint4 *)memory, streamed, warp, lane);
+    weights.read(Matrices(matrices, rank, above), (uint4 *)memory, params.streamed, warp, lane);
     if (!FMA) ring.begin(last); /* where weights came through */
     ring.wait_for_first();
 
@@ -167,7 +152,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                 for (int e = 0; e < CELLS; e++) {
                     const int row = first_row + sub * ROWS + task.row + e;
                     const int unit = rank * UNITS + task.unit;
-                    const bool there = row < batch && unit < HIDDEN;
+                    const bool there = row < params.batch && unit < HIDDEN;
                     const long long users = there ? places.users_row(row) : 0;
                     const long long at = state + users * HIDDEN + unit;
                     const int length = there ? places.length(row) : last;
@@ -176,13 +161,13 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     else partials.add_up(&of_h, task.octet, task.column, task.odd + e, lane);
                     float d = of_h + dh[sub][i][e];
                     if (there && step == length - 1) {
-                        if (dh_n) d += real(dh_n[at]);
-                        if (CELL == LSTM && dc_n) dc[sub][i][e] = real(dc_n[at]);
+                        if (params.dh_n) d += real(params.dh_n[at]);
+                        if (CELL == LSTM && params.dc_n) dc[sub][i][e] = real(params.dc_n[at]);
                     }
                     if (turn == last) {
                         const bool writes = there && task.owns();
-                        if (writes && dh_0) dh_0[at] = rounded(d);
-                        if (writes && CELL == LSTM && dc_0) dc_0[at] = rounded(dc[sub][i][e]);
+                        if (writes && params.dh_0) params.dh_0[at] = rounded(d);
+                        if (writes && CELL == LSTM && params.dc_0) params.dc_0[at] = rounded(dc[sub][i][e]);
                         continue;
                     }
                     const auto input_of = [&](int stream) {
@@ -194,8 +179,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
-                    const CellGradients before = step_backward(of_gates, input_of(PLAIN ? 0 : SAVED),
-                                                               d + of_y, dc[sub][i][e], clip_low, clip_high);
+                    const CellGradients before =
+                        step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc[sub][i][e],
+                                      params.clip_low, params.clip_high);
                     dh[sub][i][e] = live ? before.h : 0;
                     dc[sub][i][e] = live ? before.c : 0;
 #pragma unroll
@@ -232,14 +218,14 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     }
 
     /* The sums over a group's steps: of eight rows, added up by the kernel that reads them. */
-    float *const its_sums = (float *)((Element *)bias_sums + of_layer);
+    float *const its_sums = (float *)((Element *)params.bias_sums + of_layer);
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, warp, lane);
             const int unit = rank * UNITS + task.unit;
-            if (!task.owns() || !bias_sums) continue;
+            if (!task.owns() || !params.bias_sums) continue;
             if constexpr (FMA) { /* of one row */
 #pragma unroll
                 for (int gate = 0; gate < SAVED; gate++)

@@ -27,13 +27,18 @@ DEVICE Random philox(u64 low, u64 high, u64 key)
     return {{c0, c1, c2, c3}};
 }
 
-/* A forward pass keeps the state for its backward pass and moves it on: also where a graph is replayed. */
-extern "C" __global__ void take_masks(u64 *state, /* [2]: the seed, and how many masks were drawn */
-                                      u64 *taken, /* [2]: the state before */
-                                      long long masks)
+struct TakeMasksParams
 {
-    taken[0] = state[0], taken[1] = state[1];
-    state[1] += masks;
+    u64 *state; /* [2]: the seed, and how many masks were drawn */
+    u64 *taken; /* [2]: the state before */
+    long long masks;
+};
+
+/* A forward pass keeps the state for its backward pass and moves it on: also where a graph is replayed. */
+extern "C" __global__ void take_masks(const __grid_constant__ TakeMasksParams params)
+{
+    params.taken[0] = params.state[0], params.taken[1] = params.state[1];
+    params.state[1] += params.masks;
 }
 
 /* Four neighbouring units, moved by one access where rows have whole ones. */
@@ -43,44 +48,52 @@ struct alignas(FOUR * sizeof(Element)) Four
     Element of[FOUR];
 };
 
-/* target = source * mask. What is dropped is multiplied by zero, so that NaN and infinity stay NaN. */
-extern "C" __global__ void drop_elements(
-    /* Arrays [T, B, units], or packed rows; `target` may be `source`. */
-    const Element *source, Element *target,
-    /* [2]: the state of the forward pass. */
-    const u64 *taken,
-    /* Tables of rows, see packed_rows.cuh; null: dense rows. */
-    const int *step_offsets, const int *caller_rows,
-    /* The number of the mask in the forward pass. */
-    long long mask,
-    /* Strides are in rows, of dense ones. */
-    long long steps, long long batch, long long step_stride, long long row_stride, long long units,
-    /* A random number below `dropped_below` drops; other elements are multiplied by `scale`. */
-    long long dropped_below, double scale)
+struct DropParams
 {
-    const u64 seed = taken[0], number = taken[1] + mask;
-    const long long groups = (units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;
-    const bool whole = units % FOUR == 0;
-    for (long long step = blockIdx.z; step < steps; step += gridDim.z) {
-        const long long rows = step_offsets ? step_offsets[step + 1] - step_offsets[step] : batch;
+    const Element *source;   /* [T, B, units], or packed rows */
+    Element *target;         /* likewise; may be `source` */
+    const u64 *taken;        /* [2]: the state of the forward pass */
+    const int *step_offsets; /* tables of rows, see packed_rows.cuh; null: dense rows */
+    const int *caller_rows;
+    long long mask; /* its number in the forward pass */
+    long long steps;
+    long long batch;
+    long long step_stride; /* in rows, of dense ones */
+    long long row_stride;  /* likewise */
+    long long units;
+    long long dropped_below; /* a random number below it drops */
+    double scale;            /* factor of other elements */
+};
+
+/* target = source * mask. What is dropped is multiplied by zero, so that NaN and infinity stay NaN. */
+extern "C" __global__ void drop_elements(const __grid_constant__ DropParams params)
+{
+    const u64 seed = params.taken[0], number = params.taken[1] + params.mask;
+    const long long groups = (params.units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;
+    const bool whole = params.units % FOUR == 0;
+    for (long long step = blockIdx.z; step < params.steps; step += gridDim.z) {
+        const long long rows =
+            params.step_offsets ? params.step_offsets[step + 1] - params.step_offsets[step] : params.batch;
         for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
-            const long long place = step * batch + (caller_rows ? caller_rows[row] : row);
-            const long long position =
-                step_offsets ? step_offsets[step] + row : step * step_stride + row * row_stride;
+            const long long place =
+                step * params.batch + (params.caller_rows ? params.caller_rows[row] : row);
+            const long long position = params.step_offsets
+                                           ? params.step_offsets[step] + row
+                                           : step * params.step_stride + row * params.row_stride;
             long long group = (long long)blockIdx.x * blockDim.x + threadIdx.x;
             for (; group < groups; group += threads) {
                 const Random random = philox(place * groups + group, number, seed);
-                const long long at = position * units + group * FOUR;
+                const long long at = position * params.units + group * FOUR;
                 Four four;
-                if (whole) four = *(const Four *)(source + at);
+                if (whole) four = *(const Four *)(params.source + at);
 #pragma unroll
                 for (int i = 0; i < FOUR; i++) {
-                    const float factor = random.words[i] < dropped_below ? 0.0f : (float)scale;
+                    const float factor = random.words[i] < params.dropped_below ? 0.0f : (float)params.scale;
                     if (whole) four.of[i] = rounded(real(four.of[i]) * factor);
-                    else if (group * FOUR + i < units)
-                        target[at + i] = rounded(real(source[at + i]) * factor);
+                    else if (group * FOUR + i < params.units)
+                        params.target[at + i] = rounded(real(params.source[at + i]) * factor);
                 }
-                if (whole) *(Four *)(target + at) = four;
+                if (whole) *(Four *)(params.target + at) = four;
             }
         }
     }

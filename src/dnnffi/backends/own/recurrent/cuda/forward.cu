@@ -8,6 +8,7 @@
    is stored where the caller has it. Past the ends of rows nothing is stored here. */
 
 #include "cells.cuh"
+#include "params.cuh"
 #include "product_policy.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
@@ -41,75 +42,46 @@ struct ForwardArrays
     }
 };
 
-/* D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless it
-   says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction: "[D,
-   ...]" is then [LAYERS, ...]. `params.py` has the same names. */
-extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurrent_forward(
-    /* The kernel's own arrays. Those of layers at once are `layer_stride` apart. In training `gates` have
-       SAVED columns: products of x become what the backward pass needs. */
-    Element *gates,    /* [D, P, GATES or SAVED, PADDED]: on entry products of x, of the first layer alone */
-    Element *c_before, /* [D, P, PADDED]: c before each step; LSTM in training */
-    Element *h_before, /* [D, P, PADDED]: h before each step; in training */
-    Element *y,        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
-    Element *layer_y,  /* [P, H], of all layers but the last; null in inference */
-    long long layer_stride,
-    /* Weights and biases of a layer; a stride is the distance to the next direction, or layer. */
-    const Element *matrices,                /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
-    const float *matrix_scales,             /* [D, GATES, H]: what NARROW rows of matrices were divided by */
-    const float *state_scales,              /* [D, B]: the same of the rows of h_0; null without h_0 */
-    const Element *input_bias,              /* [GATES, H]; both null without biases */
-    const Element *recurrent_bias,          /* [GATES, H] */
-    const Element *h_0, const Element *c_0, /* [D, B, H], rows as the caller has them; null: zeros */
-    Element *h_n, Element *c_n,             /* [D, B, H], likewise; null: not asked for */
-    /* Memory of a launch: words that groups exchange, zeros before the first step; weights that blocks
-       read in every step. */
-    uint4 *exchange, /* [groups of the launch, SUBTILES, slots, SLOT_WORDS] */
-    uint4 *streamed, /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32] */
-    /* PACKED: tables of rows, see packed_rows.cuh. */
-    const int *step_offsets, const int *lengths, const int *caller_rows, /* [T + 1], [B], [B] */
-    long long steps, long long batch,
-    /* Rows between two steps, and between two rows, of arrays; PACKED: of the caller's y, both 0 where that
-       is packed, too. */
-    long long step_stride, long long row_stride, long long positions, long long directions,
-    long long matrix_stride, long long bias_stride, /* to the next direction, or layer */
-    long long groups, long long first_group,        /* of a direction; the first one of this launch */
-    double clip_low, double clip_high /* bounds of c, unless UNCLIPPED */)
+extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1)
+    recurrent_forward(const __grid_constant__ ForwardParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     uint4 *slots = (uint4 *)(memory + RING_AT), *staged = (uint4 *)(memory + STAGED_AT);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int rank = blockIdx.x % BLOCKS, layer = LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0;
-    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)first_group + of_launch;
-    const int direction = number / (int)groups, of_states = LAYERS > 1 ? layer : direction;
-    const int first_row = number % (int)groups * SUBTILES * ROWS, most = (int)batch - 1;
+    const int of_launch = blockIdx.x / (BLOCKS * LAYERS), number = (int)params.first_group + of_launch;
+    const int direction = number / (int)params.groups, of_states = LAYERS > 1 ? layer : direction;
+    const int first_row = number % (int)params.groups * SUBTILES * ROWS, most = (int)params.batch - 1;
 
-    const Factor *factors = (const Factor *)matrices + of_states * matrix_stride;
-    if (input_bias) {
-        input_bias += of_states * bias_stride;
-        recurrent_bias += of_states * bias_stride;
-    }
-    const long long state = of_states * batch * HIDDEN;
-    const long long saved = direction * positions * PADDED;
-    const long long of_layer = layer * layer_stride;
-    Element *const its_y = layer == LAYERS - 1 ? y : layer_y ? layer_y + of_layer : nullptr;
-    const Places places{step_offsets, lengths,          caller_rows,     (int)steps,
-                        (int)batch,   (int)step_stride, (int)row_stride, direction == 1};
-    const ForwardArrays arrays{gates + of_layer + saved * (TRAINING ? SAVED : GATES),
-                               c_before + of_layer + saved,
-                               h_before + of_layer + saved,
+    const Factor *factors = (const Factor *)params.matrices + of_states * params.matrix_stride;
+    const long long of_bias = params.input_bias ? of_states * params.bias_stride : 0;
+    const Element *input_bias = params.input_bias + of_bias,
+                  *recurrent_bias = params.recurrent_bias + of_bias;
+    const long long state = of_states * params.batch * HIDDEN;
+    const long long saved = direction * params.positions * PADDED;
+    const long long of_layer = layer * params.layer_stride;
+    Element *const its_y = layer == LAYERS - 1 ? params.y
+                           : params.layer_y    ? params.layer_y + of_layer
+                                               : nullptr;
+    const Places places{params.step_offsets,    params.lengths,    params.caller_rows,
+                        (int)params.steps,      (int)params.batch, (int)params.step_stride,
+                        (int)params.row_stride, direction == 1};
+    const ForwardArrays arrays{params.gates + of_layer + saved * (TRAINING ? SAVED : GATES),
+                               params.c_before + of_layer + saved,
+                               params.h_before + of_layer + saved,
                                its_y ? its_y + direction * HIDDEN : nullptr,
-                               (int)directions,
+                               (int)params.directions,
                                layer,
                                layer == LAYERS - 1 && places.has_padded()};
     const int last = places.length(first_row); /* the group's steps: its first row is the longest */
 
-    const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    Group group(of_launch, rank, rows, layer, last, (int)steps, exchange, staged);
+    const int rows = (int)params.batch - first_row < ROWS ? (int)params.batch - first_row : ROWS;
+    Group group(of_launch, rank, rows, layer, last, (int)params.steps, params.exchange, staged);
 
     const Ring<ForwardArrays> ring(slots, arrays, places, rank, first_row);
     if (FMA) ring.begin(last);
     Weights weights;
-    weights.read(Matrices(factors, rank, layer), (uint4 *)memory, streamed, warp, lane);
+    weights.read(Matrices(factors, rank, layer), (uint4 *)memory, params.streamed, warp, lane);
     if (!FMA) ring.begin(last); /* where weights came through */
 
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
@@ -119,8 +91,9 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
     float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
     const auto excess_of = [&](int sub, int row) {
         const int of_batch = first_row + sub * ROWS + row;
-        if (!NARROW || !state_scales || of_batch >= batch) return 1.0f;
-        const float of_row = STATE_SCALE * state_scales[direction * batch + places.users_row(of_batch)];
+        if (!NARROW || !params.state_scales || of_batch >= params.batch) return 1.0f;
+        const float of_row =
+            STATE_SCALE * params.state_scales[direction * params.batch + places.users_row(of_batch)];
         return of_row > 1 ? of_row : 1.0f;
     };
     int length[SUBTILES][WARP_TASKS][CELLS];
@@ -135,7 +108,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             bias[i][gate] = 0;
             if (NARROW)
                 scale[i][gate] =
-                    has ? matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE : 0.0f;
+                    has ? params.matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
+                        : 0.0f;
             if (!has || !input_bias) continue;
             bias[i][gate] = real(input_bias[gate * HIDDEN + unit]);
             const float other = real(recurrent_bias[gate * HIDDEN + unit]);
@@ -149,12 +123,12 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
             for (int e = 0; e < CELLS; e++) {
                 excess[sub][i][e] = excess_of(sub, task.row + e);
                 const int row = first_row + sub * ROWS + task.row + e;
-                const bool there = has && row < batch;
+                const bool there = has && row < params.batch;
                 const long long users = there ? places.users_row(row) : 0;
                 const long long at = state + users * HIDDEN + unit;
-                h[sub][i][e] = there && h_0 ? real(h_0[at]) : 0.0f;
-                c[sub][i][e] = there && c_0 ? real(c_0[at]) : 0.0f;
-                length[sub][i][e] = places.length(row < batch ? row : most);
+                h[sub][i][e] = there && params.h_0 ? real(params.h_0[at]) : 0.0f;
+                c[sub][i][e] = there && params.c_0 ? real(params.c_0[at]) : 0.0f;
+                length[sub][i][e] = places.length(row < params.batch ? row : most);
                 if (TRAINING && there && task.owns()) {
                     const long long first = places.of(0, row) * PADDED + unit;
                     arrays.h_before[first] = rounded(h[sub][i][e]);
@@ -164,7 +138,7 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
         }
     }
 
-    /* The first exchange is that of the initial state. Its words are made in the first slot, in the
+    /* The first params.exchange is that of the initial state. Its words are made in the first slot, in the
        stream that the first step will write. */
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++)
@@ -268,7 +242,8 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
                     }
                     if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
                     if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
-                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], clip_low, clip_high);
+                    after[e] = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], params.clip_low,
+                                            params.clip_high);
                     const bool live = !PACKED || step < length[sub][i][e];
                     if (live) h[sub][i][e] = after[e].h, c[sub][i][e] = after[e].c;
                     const bool padding = HIDDEN % 8 != 0 && rank * UNITS + task.unit >= HIDDEN;
@@ -308,10 +283,10 @@ extern "C" __global__ void CLUSTER_BLOCKS __launch_bounds__(THREADS, 1) recurren
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 const int row = first_row + sub * ROWS + task.row + e;
-                if (!task.owns() || unit >= HIDDEN || row >= batch) continue;
+                if (!task.owns() || unit >= HIDDEN || row >= params.batch) continue;
                 const long long at = state + (long long)places.users_row(row) * HIDDEN + unit;
-                if (h_n) h_n[at] = rounded(h[sub][i][e]);
-                if (CELL == LSTM && c_n) c_n[at] = rounded(c[sub][i][e]);
+                if (params.h_n) params.h_n[at] = rounded(h[sub][i][e]);
+                if (CELL == LSTM && params.c_n) params.c_n[at] = rounded(c[sub][i][e]);
             }
         }
 }

@@ -17,20 +17,29 @@ namespace dnnffi {
 /* Of a factor beyond these, the reciprocal over STATE_SCALE, or times it, is not a normal number. */
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
+struct NarrowParams
+{
+    const Element *matrices; /* [directions, rows, hidden], directions `stride` elements apart */
+    Factor *narrow;          /* [directions, rows, padded], zeros from `hidden` on; null: only `scales` */
+    float *scales;           /* [directions, rows]: reciprocals of the factors */
+    long long rows;
+    long long directions;
+    long long hidden;
+    long long padded;
+    long long stride;
+};
+
 /* A warp converts a row of a direction. */
-extern "C" __global__ void
-narrow_rows(const Element *matrices, /* [directions, rows, hidden], directions `stride` elements apart */
-            Factor *narrow, /* [directions, rows, padded], zeros from `hidden` on; null: only `scales` */
-            float *scales,  /* [directions, rows]: reciprocals of the factors */
-            long long rows, long long directions, long long hidden, long long padded, long long stride)
+extern "C" __global__ void narrow_rows(const __grid_constant__ NarrowParams params)
 {
     const long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
     const int lane = threadIdx.x % 32;
-    if (row >= rows * directions) return;
-    const Element *from = matrices + row / rows * stride + row % rows * hidden;
+    if (row >= params.rows * params.directions) return;
+    const Element *from =
+        params.matrices + row / params.rows * params.stride + row % params.rows * params.hidden;
     u32 largest = 0;
 #pragma unroll 8
-    for (long long column = lane; column < hidden; column += 32) {
+    for (long long column = lane; column < params.hidden; column += 32) {
         const u32 size = float_to_bits(from[column]) & 0x7fffffffu;
         if (size > largest && size < 0x7f800000u) largest = size;
     }
@@ -40,13 +49,13 @@ narrow_rows(const Element *matrices, /* [directions, rows, hidden], directions `
     }
     int up = 14 - ((int)(largest >> 23) - 127);
     up = up > MOST_UP ? MOST_UP : up < -MOST_DOWN ? -MOST_DOWN : up;
-    if (lane == 0) scales[row] = bits_to_float((u32)(127 - up) << 23);
-    if (!narrow) return;
+    if (lane == 0) params.scales[row] = bits_to_float((u32)(127 - up) << 23);
+    if (!params.narrow) return;
     const float factor = bits_to_float((u32)(127 + up) << 23);
-    Factor *to = narrow + row * padded;
+    Factor *to = params.narrow + row * params.padded;
 #pragma unroll 8
-    for (long long column = lane; column < padded; column += 32)
-        to[column] = column < hidden ? (Factor)two_of_float16(from[column] * factor, 0) : 0;
+    for (long long column = lane; column < params.padded; column += 32)
+        to[column] = column < params.hidden ? (Factor)two_of_float16(from[column] * factor, 0) : 0;
 }
 
 } // namespace dnnffi

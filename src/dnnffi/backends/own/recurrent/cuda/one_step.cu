@@ -117,27 +117,37 @@ struct OneCell
     }
 };
 
-/* D: directions, B: batch, I: INPUTS, H: HIDDEN; strides are in elements. */
-extern "C" __global__ void __launch_bounds__(THREADS)
-    one_step(const Element *x, /* [B, I] */
-             const Element *w_ih,
-             const Element *w_hh, /* [GATES, H, I] and [GATES, H, H]; the next direction is a stride away */
-             const Element *b_ih, const Element *b_hh, /* [GATES, H], likewise; both null without biases */
-             const Element *h_0, const Element *c_0,   /* [D, B, H]; null: zeros */
-             Element *y,                               /* [B, D, H] */
-             Element *h_n, Element *c_n,               /* [D, B, H]; null: not asked for */
-             long long batch, long long directions, long long matrix_stride,
-             long long bias_stride, /* to the next direction */
-             double clip_low, double clip_high /* bounds of c, unless UNCLIPPED */)
+/* D: directions, B: batch, I: INPUTS, H: HIDDEN; strides are in elements, to the next direction. */
+struct OneStepParams
+{
+    const Element *x;    /* [B, I] */
+    const Element *w_ih; /* [GATES, H, I] */
+    const Element *w_hh; /* [GATES, H, H] */
+    const Element *b_ih; /* [GATES, H]; both null without biases */
+    const Element *b_hh; /* [GATES, H] */
+    const Element *h_0;  /* [D, B, H]; null: zeros */
+    const Element *c_0;  /* [D, B, H]; null: zeros */
+    Element *y;          /* [B, D, H] */
+    Element *h_n;        /* [D, B, H]; null: not asked for */
+    Element *c_n;        /* [D, B, H]; null: not asked for */
+    long long batch;
+    long long directions;
+    long long matrix_stride;
+    long long bias_stride;
+    double clip_low; /* bounds of c, unless UNCLIPPED */
+    double clip_high;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) one_step(const __grid_constant__ OneStepParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     float *const parts = (float *)memory; /* [WARPS][HALVES][HALF_FLOATS] */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int row_blocks = ((int)batch + ROWS - 1) / ROWS, of_rows = blockIdx.x / UNIT_BLOCKS;
+    const int row_blocks = ((int)params.batch + ROWS - 1) / ROWS, of_rows = blockIdx.x / UNIT_BLOCKS;
     const int first_unit = blockIdx.x % UNIT_BLOCKS * UNITS, first_row = of_rows % row_blocks * ROWS;
     const int direction = of_rows / row_blocks;
-    const int rows = (int)batch - first_row < ROWS ? (int)batch - first_row : ROWS;
-    const long long state = ((long long)direction * batch + first_row) * HIDDEN;
+    const int rows = (int)params.batch - first_row < ROWS ? (int)params.batch - first_row : ROWS;
+    const long long state = ((long long)direction * params.batch + first_row) * HIDDEN;
 
     /* What cells need is on its way while the sums are. */
     float bias_x[THREAD_CELLS][GATES], bias_h[THREAD_CELLS][GATES], h[THREAD_CELLS], c[THREAD_CELLS];
@@ -149,12 +159,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long at = state + (long long)cell.row * HIDDEN + unit;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
-            const long long of_bias = direction * bias_stride + gate * HIDDEN + unit;
-            bias_x[i][gate] = there && b_ih ? real(b_ih[of_bias]) : 0.0f;
-            bias_h[i][gate] = there && b_ih ? real(b_hh[of_bias]) : 0.0f;
+            const long long of_bias = direction * params.bias_stride + gate * HIDDEN + unit;
+            bias_x[i][gate] = there && params.b_ih ? real(params.b_ih[of_bias]) : 0.0f;
+            bias_h[i][gate] = there && params.b_ih ? real(params.b_hh[of_bias]) : 0.0f;
         }
-        h[i] = there && h_0 ? real(h_0[at]) : 0.0f;
-        c[i] = there && c_0 ? real(c_0[at]) : 0.0f;
+        h[i] = there && params.h_0 ? real(params.h_0[at]) : 0.0f;
+        c[i] = there && params.c_0 ? real(params.c_0[at]) : 0.0f;
     }
 
     float sums[TILES][COLUMNS][4];
@@ -165,11 +175,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int e = 0; e < 4; e++) sums[tile][j][e] = 0;
     if (warp < X_WARPS)
-        multiply_any_rows<INPUTS, X_WARPS>(sums, w_ih + direction * matrix_stride,
-                                           x + (long long)first_row * INPUTS, warp, first_unit, rows);
-    else if (h_0)
-        multiply_any_rows<HIDDEN, H_WARPS>(sums, w_hh + direction * matrix_stride, h_0 + state,
-                                           warp - X_WARPS, first_unit, rows);
+        multiply_any_rows<INPUTS, X_WARPS>(sums, params.w_ih + direction * params.matrix_stride,
+                                           params.x + (long long)first_row * INPUTS, warp, first_unit, rows);
+    else if (params.h_0)
+        multiply_any_rows<HIDDEN, H_WARPS>(sums, params.w_hh + direction * params.matrix_stride,
+                                           params.h_0 + state, warp - X_WARPS, first_unit, rows);
 #pragma unroll
     for (int half = 0; half < HALVES; half++)
 #pragma unroll
@@ -195,11 +205,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int w = 0; w < WARPS; w++)
                 (w < X_WARPS ? of_x : of_h)[gate] += of_gate[w * HALVES * HALF_FLOATS];
         }
-        const Cell after = step_forward(of_x, of_h, h[i], c[i], clip_low, clip_high);
+        const Cell after = step_forward(of_x, of_h, h[i], c[i], params.clip_low, params.clip_high);
         const long long row = first_row + cell.row, at = state + (long long)cell.row * HIDDEN + unit;
-        y[(row * directions + direction) * HIDDEN + unit] = rounded(after.h);
-        if (h_n) h_n[at] = rounded(after.h);
-        if (CELL == LSTM && c_n) c_n[at] = rounded(after.c);
+        params.y[(row * params.directions + direction) * HIDDEN + unit] = rounded(after.h);
+        if (params.h_n) params.h_n[at] = rounded(after.h);
+        if (CELL == LSTM && params.c_n) params.c_n[at] = rounded(after.c);
     }
 }
 

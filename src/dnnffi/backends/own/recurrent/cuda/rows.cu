@@ -32,7 +32,27 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
         ((Wide *)row)[piece] = zero;
 }
 
-/* T, B: steps and rows of the padded arrays. */
+/* T, B: steps and rows of the padded arrays; strides are in rows. */
+struct BeginParams
+{
+    const Piece *padded; /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
+    Piece *packed;       /* [positions, pieces] */
+    int *step_offsets;   /* the tables, see packed_rows.cuh */
+    int *lengths;
+    int *caller_rows;
+    uint4 *of_forward; /* what the groups of the forward kernel exchange: it is cleared */
+    long long forward_count;
+    uint4 *of_backward; /* the same of the backward kernel */
+    long long backward_count;
+    long long parts; /* blocks of a step, ROWS_PER_BLOCK of its rows each */
+    long long step_stride;
+    long long row_stride;
+    long long pieces;
+    unsigned char *y; /* padded, rows of `y_row_bytes`; null if `padded` is */
+    long long y_row_bytes;
+    Lengths rows;
+};
+
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
    forward kernel and those of the backward kernel exchange. Every block sorts
    for itself in shared memory, int [2, batch]. Rows of equal length keep their order, so that the sums
@@ -42,34 +62,25 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
    zeros here. `y` may be null if `padded` is. `parts` blocks have one step, ROWS_PER_BLOCK of its rows
    each. Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no
    rows. */
-extern "C" __global__ void
-begin_rows(const Piece *padded, /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
-           Piece *packed,       /* [positions, pieces] */
-           int *step_offsets, int *lengths, int *caller_rows,
-           /* What the groups of the forward kernel and of the backward kernel exchange: it is cleared. */
-           uint4 *of_forward, long long forward_count, uint4 *of_backward, long long backward_count,
-           long long parts, /* blocks of a step, ROWS_PER_BLOCK of its rows each */
-           long long step_stride, long long row_stride, /* in rows, of the padded arrays */
-           long long pieces, unsigned char *y, /* padded, rows of `y_row_bytes`; null if `padded` is */
-           long long y_row_bytes, const __grid_constant__ Lengths rows)
+extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    const int batch = rows.batch;
+    const int batch = params.rows.batch;
     int *sorted_lengths = (int *)memory, *sorted_rows = sorted_lengths + batch;
     for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-        const int length = rows.of_row[row];
+        const int length = params.rows.of_row[row];
         int rank = 0;
         for (int other = 0; other < batch; other++) {
-            const int other_length = rows.of_row[other];
+            const int other_length = params.rows.of_row[other];
             rank += other_length > length || (other_length == length && other < row);
         }
         sorted_lengths[rank] = length;
         sorted_rows[rank] = row;
     }
-    clear_words(of_forward, forward_count);
-    clear_words(of_backward, backward_count);
+    clear_words(params.of_forward, params.forward_count);
+    clear_words(params.of_backward, params.backward_count);
     __syncthreads();
-    const long long step = blockIdx.x / parts, part = blockIdx.x % parts;
+    const long long step = blockIdx.x / params.parts, part = blockIdx.x % params.parts;
     long long offset = 0; /* rows of all earlier steps */
     int count = 0;        /* rows of this step */
     for (int row = 0; row < batch; row++) {
@@ -78,31 +89,32 @@ begin_rows(const Piece *padded, /* [T, B, pieces] or [B, T, pieces]; null: rows 
         count += length > step;
     }
     if (part == 0 && threadIdx.x == 0 && count > 0) {
-        step_offsets[step] = offset;
-        step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
+        params.step_offsets[step] = offset;
+        params.step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
     }
     if (blockIdx.x == 0) {
         for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-            lengths[row] = sorted_lengths[row];
-            caller_rows[row] = sorted_rows[row];
+            params.lengths[row] = sorted_lengths[row];
+            params.caller_rows[row] = sorted_rows[row];
         }
     }
-    if (!padded) return;
-    const unsigned long long y_alignment = (unsigned long long)y | y_row_bytes;
+    if (!params.padded) return;
+    const unsigned long long y_alignment = (unsigned long long)params.y | params.y_row_bytes;
     const int first = part * ROWS_PER_BLOCK;
     const int end = first + ROWS_PER_BLOCK < batch ? first + ROWS_PER_BLOCK : batch;
     for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
-        const long long place = step * step_stride + sorted_rows[row] * row_stride;
+        const long long place = step * params.step_stride + sorted_rows[row] * params.row_stride;
         if (row < count) {
-            const Piece *from = padded + place * pieces;
-            Piece *to = packed + (offset + row) * pieces;
-            for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
+            const Piece *from = params.padded + place * params.pieces;
+            Piece *to = params.packed + (offset + row) * params.pieces;
+            for (long long piece = threadIdx.x % 32; piece < params.pieces; piece += 32)
+                to[piece] = from[piece];
         } else { /* y need not be aligned as x is: the widest type that fits */
-            unsigned char *ended = y + place * y_row_bytes;
-            if (y_alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, y_row_bytes);
+            unsigned char *ended = params.y + place * params.y_row_bytes;
+            if (y_alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, params.y_row_bytes);
             else if (y_alignment % sizeof(unsigned int) == 0)
-                fill_with_zeros<unsigned int>(ended, y_row_bytes);
-            else fill_with_zeros<unsigned short>(ended, y_row_bytes);
+                fill_with_zeros<unsigned int>(ended, params.y_row_bytes);
+            else fill_with_zeros<unsigned short>(ended, params.y_row_bytes);
         }
     }
 }
@@ -120,23 +132,33 @@ extern "C" __global__ void store_entries(const __grid_constant__ Entries entries
     for (int i = threadIdx.x; i < entries.count; i += blockDim.x) entries.target[i] = entries.values[i];
 }
 
+struct GatherParams
+{
+    const Piece *padded; /* [T, B, pieces] or [B, T, pieces] */
+    Piece *packed;       /* [positions, pieces] */
+    const int *step_offsets;
+    const int *caller_rows;
+    long long steps;
+    long long batch;
+    long long step_stride; /* in rows, of the padded array */
+    long long row_stride;  /* likewise */
+    long long pieces;
+};
+
 /* Packs a padded array by tables that are stored. */
-extern "C" __global__ void gather_rows(const Piece *padded, /* [T, B, pieces] or [B, T, pieces] */
-                                       Piece *packed,       /* [positions, pieces] */
-                                       const int *step_offsets, const int *caller_rows, long long steps,
-                                       long long batch, long long step_stride,
-                                       long long row_stride, /* in rows, of the padded array */
-                                       long long pieces)
+extern "C" __global__ void gather_rows(const __grid_constant__ GatherParams params)
 {
     const long long warps = (long long)gridDim.x * blockDim.x / 32;
     const long long first = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (long long i = first; i < steps * batch; i += warps) {
-        const long long step = i / batch, row = i % batch;
-        const long long position = step_offsets[step] + row;
-        if (position >= step_offsets[step + 1]) continue;
-        const Piece *from = padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
-        Piece *to = packed + position * pieces;
-        for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32) to[piece] = from[piece];
+    for (long long i = first; i < params.steps * params.batch; i += warps) {
+        const long long step = i / params.batch, row = i % params.batch;
+        const long long position = params.step_offsets[step] + row;
+        if (position >= params.step_offsets[step + 1]) continue;
+        const Piece *from =
+            params.padded +
+            (step * params.step_stride + params.caller_rows[row] * params.row_stride) * params.pieces;
+        Piece *to = params.packed + position * params.pieces;
+        for (long long piece = threadIdx.x % 32; piece < params.pieces; piece += 32) to[piece] = from[piece];
     }
 }
 

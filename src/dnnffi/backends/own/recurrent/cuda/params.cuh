@@ -1,0 +1,91 @@
+#pragma once
+/* Parameters of the kernels that run all steps of a layer: one struct for each, passed by value. `params.py`
+   has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them.
+
+   D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless
+   it says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction:
+   "[D, ...]" is then [LAYERS, ...]. */
+
+#include "dtype.cuh"
+
+namespace dnnffi {
+
+struct ForwardParams
+{
+    /* The kernel's own arrays. Those of layers at once are `layer_stride` apart. In training `gates` have
+       SAVED columns: products of x become what the backward pass needs. */
+    Element *gates;    /* [D, P, GATES or SAVED, PADDED]: on entry products of x, of the first layer alone */
+    Element *c_before; /* [D, P, PADDED]: c before each step; LSTM in training */
+    Element *h_before; /* [D, P, PADDED]: h before each step; in training */
+    Element *y;        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
+    Element *layer_y;  /* [P, H], of all layers but the last; null in inference */
+    long long layer_stride;
+    /* Weights and biases of a layer. */
+    const Element *matrices;       /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
+    const float *matrix_scales;    /* [D, GATES, H]: what NARROW rows of matrices were divided by */
+    const float *state_scales;     /* [D, B]: the same of the rows of h_0; null without h_0 */
+    const Element *input_bias;     /* [GATES, H]; both biases are null without biases */
+    const Element *recurrent_bias; /* [GATES, H] */
+    /* States, with rows as the caller has them. */
+    const Element *h_0; /* [D, B, H]; null: zeros */
+    const Element *c_0; /* [D, B, H]; null: zeros */
+    Element *h_n;       /* [D, B, H]; null: not asked for */
+    Element *c_n;       /* [D, B, H]; null: not asked for */
+    /* Memory of a launch. */
+    uint4 *exchange; /* [groups of the launch, SUBTILES, slots, SLOT_WORDS]: zeros before the first step */
+    uint4 *streamed; /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32]: weights that are read in every step */
+    /* PACKED: tables of rows, see packed_rows.cuh. */
+    const int *step_offsets; /* [T + 1] */
+    const int *lengths;      /* [B] */
+    const int *caller_rows;  /* [B] */
+    /* Sizes and strides. */
+    long long steps;
+    long long batch;
+    long long step_stride; /* rows between two steps; PACKED: of the caller's y, 0 where that is packed */
+    long long row_stride;  /* rows between two rows of the batch, likewise */
+    long long positions;
+    long long directions;
+    long long matrix_stride; /* to the next direction, or layer */
+    long long bias_stride;   /* to the next direction, or layer */
+    long long groups;        /* of a direction */
+    long long first_group;   /* of this launch */
+    /* Bounds of c, unless UNCLIPPED. */
+    double clip_low;
+    double clip_high;
+};
+
+struct BackwardParams
+{
+    Element *gates;          /* [D, P, SAVED, PADDED]: on entry what the forward pass saved, then gradients */
+    const Element *c_before; /* [D, P, PADDED] */
+    const Element *h_before; /* [D, P, PADDED] */
+    const Element *y;        /* [P, D, H], of the last layer */
+    const Element *layer_y;  /* [P, H], of all layers but the last */
+    long long layer_stride;
+    const Element *dy;       /* [P, D, H], of the last layer */
+    const Element *matrices; /* [GATES, H, H] */
+    const Element *dh_n;     /* [D, B, H]; null: zeros */
+    const Element *dc_n;     /* [D, B, H]; null: zeros */
+    Element *dh_0;           /* [D, B, H]; null: not asked for */
+    Element *dc_0;           /* [D, B, H]; null: not asked for */
+    float *bias_sums;        /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
+    /* From here on as of the forward pass; the strides are those of y and dy. */
+    uint4 *exchange;
+    uint4 *streamed;
+    const int *step_offsets;
+    const int *lengths;
+    const int *caller_rows;
+    long long steps;
+    long long batch;
+    long long step_stride;
+    long long row_stride;
+    long long positions;
+    long long directions;
+    long long matrix_stride;
+    long long groups;
+    long long first_group;
+    double clip_low;
+    double clip_high;
+};
+
+} // namespace dnnffi
