@@ -31,7 +31,7 @@ def whole():
     own = package / "backends" / "own"
     assert (own / "recurrent" / "README.md").is_file()
     for folder, names in (
-        ("recurrent/cuda", ("forward.cu", "backward.cu", "weights.cuh")),
+        ("recurrent/cuda", ("forward.cu", "forward.cuh", "backward_fma.cu", "weights.cuh")),
         ("depthwise/cuda", ("planes.cu", "pixels.cuh")),
         ("cuda", ("epilogue.cu", "kernel_config.cuh")),
         ("cuda/common", ("basics.cuh",)),

@@ -43,7 +43,7 @@ unsigned tag_of(unsigned first, unsigned second, int exchange)
 
 
 class Words:
-    """The functions of `exchange.cuh` for a dtype, on arrays [N, 4] of 32 bits.
+    """The functions of `exchange_flags.cuh` for a dtype, on arrays [N, 4] of 32 bits.
 
     Those of a ``share`` have numbers of float32 for every dtype.
     """
@@ -53,9 +53,9 @@ class Words:
         self.tag = TAGS[self.dtype]
         constants = {
             **dict.fromkeys(("DTYPE", "FACTORS"), DTYPES[dtype]),
-            **{"STRICT": False, "LAYERS": 1, "CLUSTER": False, "OF_SHARES": share},
+            **{"STRICT": False, "LAYERS": 1, "SLOT_WORDS": 1, "OF_SHARES": share},
         }
-        self._library = functions(constants, ("exchange.cuh", "tiles.cuh"), TEXT)
+        self._library = functions(constants, ("exchange_flags.cuh", "tiles.cuh"), TEXT)
 
     def call(self, name, words, *arguments, out=None):
         # C++ wants words of 16 bytes at multiples of that.

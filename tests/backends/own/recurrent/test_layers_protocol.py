@@ -1,9 +1,9 @@
-"""All interleavings of layers that run at once, as `exchange.cuh` has them tell each other.
+"""All interleavings of layers that run at once, as `exchange_flags.cuh` has them tell each other.
 
 A model of what the kernels do. Slots are cleared before the launch, and each word is written once:
 
 - A block of a forward sends exchange 0, the initial state. In step t it gathers exchange t of its
-  own layer and exchange t + 1 of the layer below (`product`), meets at a barrier, and sends
+  own layer and exchange t + 1 of the layer below (`receive`), meets at a barrier, and sends
   exchange t + 1: the last one only where a layer above reads it.
 - A block of a backward sends nothing at first. In turn t it gathers exchange t - 1 of its own
   layer, which the first turn has not, and exchange t of the layer above, which the last turn has

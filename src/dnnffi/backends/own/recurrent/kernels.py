@@ -25,8 +25,10 @@ ROWS_PER_BLOCK = 32
 def layer_kernel(config: KernelConfig) -> KernelSource:
     """Return the kernel of a configuration: all steps of a layer, forward or backward."""
     name = "backward" if config.kind.backward else "forward"
-    policy = "fma.cuh" if config.parts else ""
-    return kernel_source(f"{name}.cu", f"recurrent_{name}", config.constants(), policy)
+    product = "_fma" if config.parts else ""
+    exchange = "_cluster" if config.cluster else "_scatter" if config.scatter else ""
+    file = f"{name}{product}{exchange}.cu"
+    return kernel_source(file, f"recurrent_{name}", config.constants())
 
 
 def one_step_kernel(constants: dict[str, Constant]) -> KernelSource:

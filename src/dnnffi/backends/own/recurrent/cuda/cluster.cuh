@@ -1,6 +1,6 @@
 #pragma once
-/* Exchange of results among the blocks of a group that is a CLUSTER. They
-   write them into each other's shared memory, which is nearer than L2 (compute capability 9.0).
+/* Barriers (mbarrier) by which the blocks of a group that is a CLUSTER exchange results. They write them into
+   each other's shared memory, which is nearer than L2 (compute capability 9.0).
 
    Every block stages two exchanges, which steps use in turn, and has an mbarrier for each. A word
    comes with its 16 bytes of the barrier's count (`st.async`); a phase of the barrier ends when all
@@ -23,8 +23,8 @@
    before all words that are sent to it have arrived: it waits for each exchange. Only a block that
    is `late` may; what is then sent to it ends the launch with an error. */
 
-#include "config.cuh"
-#include "exchange.cuh"
+#include "block.cuh"
+#include "exchange_flags.cuh"
 #include "ptx_barrier.cuh"
 
 namespace dnnffi {

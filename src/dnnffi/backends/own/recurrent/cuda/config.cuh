@@ -210,11 +210,22 @@ static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(!NARROW || !BACKWARD && !FMA && LAYERS == 1 && CELL != RELU, "bounded states");
 static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
-/* A number that the compiler would otherwise compute again in every step. A step of a cluster is so
-   short that this is a part of it; others do not gain. */
+/* A number that the compiler knows nothing about. */
+DEVICE u32 opaque(u32 value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
+/* Registers of weights and sums of a thread. Where they leave room, what every step uses is computed once. */
+constexpr int HELD_REGISTERS = FMA ? 0 : 4 * WARP_TILES * (2 * K_REGISTERS + COLUMNS);
+constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS <= 96;
+
+/* A number that the compiler would otherwise compute again in every step, for example between a cell and what
+   is sent of it. */
 DEVICE int retained(int value)
 {
-    if constexpr (CLUSTER) asm volatile("" : "+r"(value));
+    if constexpr (HAS_ROOM) return (int)opaque(value);
     return value;
 }
 

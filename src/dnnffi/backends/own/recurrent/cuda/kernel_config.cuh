@@ -74,5 +74,3 @@ struct Config
 };
 
 } // namespace dnnffi
-
-#define CLUSTER_BLOCKS

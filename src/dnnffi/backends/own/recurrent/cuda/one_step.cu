@@ -138,7 +138,7 @@ struct OneStepParams
     double clip_high;
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS) one_step(const __grid_constant__ OneStepParams params)
+extern "C" __global__ void __launch_bounds__(THREADS) one_step(const OneStepParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     float *const parts = (float *)memory; /* [WARPS][HALVES][HALF_FLOATS] */

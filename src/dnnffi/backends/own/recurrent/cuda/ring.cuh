@@ -7,7 +7,7 @@
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
    before they are requested, except where teams exchange shares, which gained nothing. */
 
-#include "config.cuh"
+#include "block.cuh"
 #include "ptx_async_copy.cuh"
 #include "ptx_l2.cuh"
 
@@ -26,6 +26,14 @@ struct Places
     int steps, batch, step_stride, row_stride;
     bool reverse;
 
+    template <class Params>
+    DEVICE Places(const Params &params, int direction)
+        : offsets(params.step_offsets), lengths(params.lengths), order(params.caller_rows),
+          steps(params.steps), batch(params.batch), step_stride(params.step_stride),
+          row_stride(params.row_stride), reverse(direction == 1)
+    {
+    }
+
     DEVICE int length(int row) const { return PACKED ? lengths[row] : steps; }
 
     /* The row of the caller's states. */
@@ -41,6 +49,14 @@ struct Places
         return (long long)(reverse ? steps - 1 - step : step) * step_stride + (long long)row * row_stride;
     }
 };
+
+/* The extent of a group. */
+template <class Params>
+DEVICE Extent extent_of(const Params &params, const Block &block, const Places &places)
+{
+    const int left = (int)params.batch - block.first_row;
+    return {left < ROWS ? left : ROWS, places.length(block.first_row), (int)params.steps};
+}
 
 /* An array as a stream sees it: elements of a position, and whether words of it can be moved as
    such. `later`: what a step writes is what the next one finds there. */
@@ -163,17 +179,18 @@ DEVICE RingCursor cursor_of(const Array &array, const Places &places, int unit, 
 }
 
 /* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every step. */
+   `second`). Each thread moves the same words of a slot in every turn of `last`. */
 template <class Arrays> struct Ring
 {
     uint4 *slots;
     Places places;
-    int rank, thread;
+    int rank, last, thread;
     RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     RingCursor seconds[SUBTILES][THREAD_WORDS];
 
-    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row)
-        : slots(slots_), places(places_), rank(rank_), thread(retained(threadIdx.x - RING_FIRST))
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row,
+                int last_)
+        : slots(slots_), places(places_), rank(rank_), last(last_), thread(retained(threadIdx.x - RING_FIRST))
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -192,8 +209,8 @@ template <class Arrays> struct Ring
             }
     }
 
-    /* Clears the ring and requests the first turns of `last`. */
-    DEVICE void begin(int last) const
+    /* Clears the ring and requests the first turns. */
+    DEVICE void begin() const
     {
         for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
             slots[i] = make_uint4(0, 0, 0, 0);
@@ -202,7 +219,7 @@ template <class Arrays> struct Ring
         for (int turn = 0; turn < RING; turn++)
 #pragma unroll
             for (int sub = 0; sub < SUBTILES; sub++) {
-                if (turn < last) load(BACKWARD ? last - 1 - turn : turn, turn, sub);
+                if (turn < last) load(step_of(turn), turn, sub);
                 commit_copies();
             }
     }
@@ -214,11 +231,33 @@ template <class Arrays> struct Ring
         __syncthreads();
     }
 
+    /* The step that a turn is for. */
+    DEVICE int step_of(int turn) const { return BACKWARD ? last - 1 - turn : turn; }
+
+    /* Stores what the turn before this one left, and requests what takes its place. */
+    DEVICE void advance(int turn, int sub) const
+    {
+        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
+        if (turn > 0) {
+            store(step_of(turn - 1), turn - 1, sub);
+            if (turn - 1 + RING < last) load(step_of(turn - 1 + RING), turn - 1, sub);
+        }
+        commit_copies();
+    }
+
+    /* Stores what the last turn left. */
+    DEVICE void store_last(int sub) const
+    {
+        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
+        store(step_of(last - 1), last - 1, sub);
+    }
+
     DEVICE uint4 *slot(int turn, int sub) const
     {
         return slots + ((u32)turn % RING * SUBTILES + sub) * RING_WORDS;
     }
 
+  private:
     DEVICE void load(int step, int turn, int sub) const
     {
         uint4 *to = slot(turn, sub) + thread;
@@ -241,7 +280,6 @@ template <class Arrays> struct Ring
         }
     }
 
-  private:
     DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
 
     DEVICE int unit_of(int r) const

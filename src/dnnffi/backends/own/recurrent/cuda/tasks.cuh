@@ -1,7 +1,8 @@
 #pragma once
-/* The cells that a thread computes in a step, and their positions in the ring. */
+/* The cells that a thread computes in a step, and their places in the ring. */
 
 #include "config.cuh"
+#include "tiles.cuh"
 
 namespace dnnffi {
 
@@ -10,10 +11,11 @@ struct Task
 {
     int octet, column, odd; /* of the block's units, of the rows; which of two rows comes first */
     int unit, row;          /* of the thread, in the block */
+    int lane;               /* of the thread in its warp */
     int alike;              /* with FMA: number among the ALIKE threads that compute the same cell */
     bool there;
 
-    DEVICE Task(int number, int warp, int lane) : alike(0)
+    DEVICE Task(int number, int warp, int lane_) : lane(lane_), alike(0)
     {
         if constexpr (FMA) {
             const int thread = warp * 32 + lane;
@@ -53,6 +55,18 @@ struct Place
 DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
 {
     return ((Element *)(slot + (stream * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
+}
+
+/* A word of what is multiplied, from what a task has written into a stream of the ring. A NARROW kernel
+   multiplies it by a `scale`. */
+DEVICE uint4 factors_of(const uint4 *ring, int stream, int word, int row, float scale = 1)
+{
+    const uint4 *from = ring + (stream * ARRAY_WORDS + K_WORD / WORD * word) * ROWS + row;
+    if constexpr (!NARROW) return as_factors(*from);
+    const float4 low = *(const float4 *)from, high = *(const float4 *)(from + ROWS);
+    return make_uint4(
+        two_of_float16(scale * low.x, scale * low.y), two_of_float16(scale * low.z, scale * low.w),
+        two_of_float16(scale * high.x, scale * high.y), two_of_float16(scale * high.z, scale * high.w));
 }
 
 } // namespace dnnffi

@@ -1,18 +1,12 @@
 #pragma once
-/* Products of a block without tensor cores. Tensor cores compute eight rows at once, which is wasted on
-   few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
-   the group is a CLUSTER, with their recurrent weights as float32 in registers.
+/* The recurrent product of a step without tensor cores. Tensor cores compute eight rows at once, which is
+   wasted on few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless the
+   group is a CLUSTER, with their recurrent weights as float32 in registers.
 
    PARTS consecutive threads have a unit: each of them multiplies some words of 4 of what is staged, by
    its part of the unit's weights. Then they add up their sums, so that ALIKE of them have those of one
-   row, and compute the same cell. The state of a step, or backward the gradients of its gates, is
-   staged as float32 by who computed it, in two places in turn; in a CLUSTER in all blocks.
-   Why no thread reads early, or overwrites what is still to be read: a step reads one place and writes
-   the other, and a barrier ends it. In a CLUSTER, `cluster.cuh` says why; there each thread sends its
-   part of exchange e + 1 after its own products of e, so that what arrives of all threads tells that
-   all have read e. */
+   row, and compute the same cell. */
 
-#include "cluster.cuh"
 #include "tasks.cuh"
 
 namespace dnnffi {
@@ -189,99 +183,34 @@ struct Sums
 };
 
 /* The sums of a thread's cell: no other thread has a part of them. */
-struct Partials
+struct PartialSums
 {
     float of[SUMMED];
 
-    DEVICE Partials(float *, int) {}
+    DEVICE PartialSums(float *, int) {}
 
-    DEVICE void write(const Sums &sums, int, int)
+    DEVICE void write(Sums &sums, int, int)
     {
+        sums.total();
 #pragma unroll
         for (int sum = 0; sum < SUMMED; sum++) of[sum] = sums.of[0][sum];
     }
 
-    DEVICE void add_up(float *sums, int, int, int, int) const
+    DEVICE void add_up(float *sums, const Task &, int) const
     {
 #pragma unroll
         for (int sum = 0; sum < SUMMED; sum++) sums[sum] = of[sum];
     }
 };
 
-/* A block of a group, as `recurrence.cuh` has them. */
-struct Group
+struct Fma
 {
-    float *staged;
-    int rank, rows;    /* of this block; those that exist */
-    Arrivals arrivals; /* of a CLUSTER */
-    bool late;
-
-    DEVICE Group(int, int rank_, int rows_, int, int last, int, uint4 *, uint4 *staged_)
-        : staged((float *)staged_), rank(rank_), rows(rows_), arrivals{}, late(false)
-    {
-        if constexpr (CLUSTER) {
-            const int bytes = rows * STAGED_FLOATS * 4;
-            arrivals = {shared_address(staged_ + STAGED_BYTES / 16), bytes, 0, 0, last};
-            arrivals.begin();
-        }
-    }
-
-    DEVICE float *place(int exchange) const { return staged + (exchange & 1) * ROWS * STAGED_FLOATS; }
-
-    /* Stages what a task's cell has for the next product. Threads that have the same cell share the
-       blocks of a CLUSTER. */
-    DEVICE void put(int exchange, const Task &task, const Element *stored) const
-    {
-        const int unit = rank * UNITS + task.unit;
-        float *to = place(exchange) + task.row * STAGED_FLOATS + unit * VALUES;
-        float values[VALUES];
-#pragma unroll
-        for (int i = 0; i < VALUES; i++) values[i] = real(stored[i]);
-        if constexpr (CLUSTER) {
-            if (unit >= PADDED || task.row >= rows) return;
-#pragma unroll
-            for (int i = 0; i < BLOCKS; i += ALIKE) {
-                const int block = i + task.alike;
-                if (BLOCKS % ALIKE != 0 && block >= BLOCKS) continue;
-                const u32 at = in_block(shared_address(to), block);
-                const u32 barrier = in_block(arrivals.of(exchange), block);
-                if constexpr (VALUES == 4) {
-                    union {
-                        float values[4];
-                        uint4 word;
-                    } sent;
-                    for (int j = 0; j < 4; j++) sent.values[j] = values[j];
-                    store_in_block(at, sent.word, barrier);
-                } else
-                    for (int j = 0; j < VALUES; j++) store_float_in_block(at + 4 * j, values[j], barrier);
-            }
-        } else if (task.alike == 0) {
-#pragma unroll
-            for (int i = 0; i < VALUES; i++) to[i] = values[i];
-        }
-    }
-
-    template <class Meanwhile>
-    DEVICE void product(Sums &sums, const Weights &weights, int exchange, int, Meanwhile meanwhile,
-                        bool = false, bool = true)
-    {
-        meanwhile();
-        if (threadIdx.x >= CELL_THREADS) return;
-        if constexpr (CLUSTER) arrivals.wait(exchange, late);
-        sums.add(weights, (const float4 *)place(exchange));
-        if constexpr (CLUSTER) {
-            if (late) sums.fill(bits_to_float(0x7fc00000u));
-            else arrivals.expect(exchange);
-        }
-    }
-
-    /* What only groups of several blocks with tensor cores do. */
-    DEVICE void send(int, int, const uint4 *, int, int, const Task &, float = 1) const {}
-    DEVICE void stage(const uint4 *, int, int, const Task &) const {}
-    DEVICE void confirm(int) const {}
-    DEVICE void scatter(int, int, const Weights &) const {}
-    template <class Meanwhile> DEVICE void receive(uint4 *, int, int, Meanwhile) const {}
-    DEVICE float received(const uint4 *, const Task &, int, int, int) const { return 0; }
+    using Weights = dnnffi::Weights;
+    using Factor = Element; /* of the matrices */
+    /* Weights go to registers at once, while the ring is filled. */
+    static constexpr bool READS_THROUGH_RING = false;
+    /* The threads of a cell add up their sums among themselves. */
+    static constexpr bool REDUCES_THROUGH_SHARED = false;
 };
 
 } // namespace dnnffi

@@ -1,6 +1,6 @@
 #pragma once
-/* Exchange of results among the blocks of a group, in words that are their own
-   flags: no counter, no fence, no zeroing between launches.
+/* Words that are their own flags, by which the blocks of a group exchange results through L2: no counter,
+   no fence, no zeroing between launches.
 
    Every step a block needs what all blocks of its group computed in the step before. It lies in
    device memory, where L2 is what all of them see, in two slots that steps use in turn:
@@ -35,6 +35,7 @@
    block sends its part of e + 1 after it has read all of e that it is sent, with a barrier between. */
 
 #include "dtype.cuh"
+#include "ptx_l2.cuh"
 
 namespace dnnffi {
 
@@ -51,6 +52,14 @@ struct Tags
 {
     u32 found[2]; /* of each slot, from the previous launch */
 
+    /* Finds the tags of a word of this block in both slots, which nobody else writes. */
+    template <bool SHARE = false> DEVICE void read(const uint4 *word)
+    {
+        for (int slot = 0; slot < 2; slot++)
+            found[slot] = load_word(word + slot * Config::SLOT_WORDS).w & TAG<SHARE> ? 1 : 0;
+    }
+
+    /* The tag of the words of an exchange. */
     template <bool SHARE = false> DEVICE u32 of(int exchange) const
     {
         if (Config::LAYERS > 1) return TAG<SHARE>;
@@ -92,6 +101,48 @@ template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
     const u32 nan = FACTORS == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
     return make_uint4(nan, nan, nan, nan | tag);
+}
+
+/* Reads words again until they have their tag; sets `late` if they never do. */
+template <int COUNT, bool SHARE = false, class Load>
+DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
+{
+    u32 polls = late ? MOST_POLLS : 0;
+    while (true) {
+        u32 other = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
+        if ((other & TAG<SHARE>) == 0) return;
+        if (polls++ == MOST_POLLS) break;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (!has_tag<SHARE>(words[i], tag)) words[i] = load(i);
+    }
+    late = true;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (!has_tag<SHARE>(words[i], tag)) words[i] = lost<SHARE>(tag);
+}
+
+/* The same, but asks for a word again before it looks at the next one: faster where all threads of a
+   block wait for the same step (measured). */
+template <int COUNT, class Load> DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
+{
+    u32 polls = 0;
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (!has_tag(words[i], tag)) {
+                if (late) words[i] = lost(tag);
+                else {
+                    words[i] = load(i);
+                    all = false;
+                }
+            }
+        if (++polls > MOST_POLLS) late = true;
+    } while (!all);
 }
 
 } // namespace dnnffi

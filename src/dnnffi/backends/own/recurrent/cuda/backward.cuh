@@ -1,0 +1,293 @@
+#pragma once
+/* The backward pass of a layer: the steps of the forward pass from the last to the first, in one launch.
+
+   A step's gradients of the gates follow from dy and from the gradient of h that the step after it
+   left, which is the product of that step's gradients with the matrices' columns: what a group
+   exchanges here are the gradients of all gates. They also replace the gates: the products
+   that give dx and the gradients of the weights read them there. One more turn gives those of the
+   initial state.
+
+   Each backward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
+
+#include "block.cuh"
+#include "cells.cuh"
+#include "params.cuh"
+#include "ring.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
+
+/* The arrays of a block's layer and direction. Layers begin with the last one. */
+struct BackwardArrays
+{
+    Element *gates;
+    const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
+    int directions;
+    bool padded; /* y, which a PLAIN cell reads, and dy: the caller's, of the network's last layer */
+
+    DEVICE BackwardArrays(const BackwardParams &params, const Block &block, const Places &places)
+        : directions(params.directions)
+    {
+        const long long of_layer = (LAYERS - 1 - block.order) * params.layer_stride;
+        const long long of_direction = block.direction * params.positions * PADDED;
+        gates = params.gates + of_layer + of_direction * SAVED;
+        c_before = params.c_before + of_layer + of_direction;
+        h_before = params.h_before + of_layer + of_direction;
+        const bool is_last = block.order == 0;
+        y = (is_last ? params.y : params.layer_y + of_layer) + block.direction * HIDDEN;
+        dy = is_last ? params.dy + block.direction * HIDDEN : nullptr;
+        padded = is_last && places.has_padded();
+    }
+
+    /* What the ring reads, and where it writes; see `Ring`. */
+    DEVICE Array source(int stream) const
+    {
+        if (stream == INPUTS - 1) return dy ? users_array(dy, directions, padded) : no_array();
+        if (PLAIN) return users_array(y, directions, padded);
+        if (stream < SAVED) return gate(stream);
+        return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
+    }
+
+    DEVICE Array target(int stream) const { return stream < SAVED ? gate(stream) : no_array(); }
+
+    DEVICE Array second(int) const { return no_array(); }
+
+    DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
+};
+
+/* What a thread's cells read: gates, state and dy; read while gradients are in flight, unless CROWDED. */
+struct BackwardInputs
+{
+    float of[WARP_TASKS][INPUTS][CELLS];
+
+    DEVICE static float read(uint4 *slot, const Task &task, int stream, int e)
+    {
+        return real(element(slot, stream, task.unit, task.row + e));
+    }
+
+    DEVICE void read_all(uint4 *slot, int warp, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, warp, lane);
+            if (!task.there) continue;
+#pragma unroll
+            for (int stream = 0; stream < INPUTS; stream++)
+#pragma unroll
+                for (int e = 0; e < CELLS; e++)
+                    if (!CROWDED) of[i][stream][e] = read(slot, task, stream, e);
+        }
+    }
+};
+
+/* A thread's cells: gradients of their states without the part through the product, sums over steps of
+   those of the gates, and steps of the rows. */
+struct BackwardCells
+{
+    float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
+    float bias[SUBTILES][WARP_TASKS][SAVED];
+    int length[SUBTILES][WARP_TASKS][CELLS];
+
+    DEVICE void begin(const Block &block, const Places &places)
+    {
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+#pragma unroll
+                for (int gate = 0; gate < SAVED; gate++) bias[sub][i][gate] = 0;
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    dh[sub][i][e] = dc[sub][i][e] = 0;
+                    const Task task(i, block.warp, block.lane);
+                    const int row = block.first_row + sub * ROWS + task.row + e;
+                    length[sub][i][e] = places.length(row < places.batch ? row : places.batch - 1);
+                }
+            }
+    }
+
+    /* The sums over a group's steps: of eight rows, added up by the kernel that reads them. */
+    DEVICE void end(const BackwardParams &params, const Block &block) const
+    {
+        if (!params.bias_sums) return;
+        const long long of_layer = (LAYERS - 1 - block.order) * params.layer_stride;
+        float *const sums = (float *)((Element *)params.bias_sums + of_layer);
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, threadIdx.x / 32, lane);
+                const int unit = block.rank * UNITS + task.unit;
+                if (!task.owns()) continue;
+                if constexpr (FMA) { /* of one row */
+                    const int part = block.number * ROWS + task.row;
+#pragma unroll
+                    for (int gate = 0; gate < SAVED; gate++)
+                        if (unit < PADDED) sums[(part * SAVED + gate) * PADDED + unit] = bias[sub][i][gate];
+                    continue;
+                }
+                const long long part =
+                    (((long long)block.number * SUBTILES + sub) * COLUMNS + task.column) * (3 - CELLS) +
+                    task.odd;
+#pragma unroll
+                for (int gate = 0; gate < SAVED; gate++) {
+                    float sum = bias[sub][i][gate];
+                    sum += __shfl_xor_sync(~0u, sum, 1);
+                    sum += __shfl_xor_sync(~0u, sum, 2);
+                    if (lane % 4 == 0 && unit < PADDED) sums[(part * SAVED + gate) * PADDED + unit] = sum;
+                }
+            }
+    }
+};
+
+/* Sends a task's gradients of gates, which lie in `slot` or are `stored`. */
+template <class Exchange>
+DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 *slot, const Task &task,
+                           Element *stored)
+{
+    if constexpr (Exchange::SENDS_WORDS) {
+        __syncwarp(); /* a warp sends what its threads have written */
+#pragma unroll
+        for (int gate = 0; gate < SENT; gate++) {
+            int stream = gate == 2 && CELL == GRU ? 3 : gate;
+            if (TWO_N) stream = (gate + 3) % 4; /* first n's of h, last n's of x */
+            exchange.send(number, sub, slot, stream, gate, task);
+        }
+    } else {
+        if (CELL == GRU) stored[GATES - 1] = stored[SAVED - 1]; /* n's product of h */
+        exchange.put(number, task, stored);
+    }
+}
+
+/* The kernel's body. `memory` is the shared memory of the block. */
+template <class Product, class Exchange> DEVICE void run_backward(const BackwardParams &params, uint4 *memory)
+{
+    uint4 *const staged = memory + STAGED_AT / 16;
+    const Block block(params.groups, params.first_group);
+    const Places places(params, block.direction);
+    const BackwardArrays arrays(params, block, places);
+    const Extent extent = extent_of(params, block, places);
+    const int last = extent.last;
+    Exchange exchange(block, extent, params.exchange, staged);
+    const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, places, block.rank, block.first_row, last);
+
+    if (!Product::READS_THROUGH_RING) ring.begin();
+    typename Product::Weights weights;
+    const int of_states = LAYERS > 1 ? LAYERS - 1 - block.order : block.direction;
+    const auto *factors =
+        (const typename Product::Factor *)params.matrices + of_states * params.matrix_stride;
+    weights.read({factors, block.rank, block.order}, memory, params.streamed, block.warp, block.lane);
+    if (Product::READS_THROUGH_RING) ring.begin();
+    ring.wait_for_first();
+    BackwardCells cells;
+    cells.begin(block, places);
+    const long long state = of_states * params.batch * HIDDEN;
+
+    /* The barrier of a step: it shows the partial sums, and the next step's inputs, to all threads. */
+    const auto meet = [&](int turn) {
+        wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
+        __syncthreads();
+        exchange.confirm(turn - 1);
+    };
+
+#pragma unroll 1
+    for (int turn = 0; turn <= last; turn++) {
+        const int step = last - 1 - turn;
+        if (FAR && turn == last - SCATTER) weights.release();
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            uint4 *const slot = ring.slot(turn, sub);
+
+            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
+               while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts its phase
+               all the same. */
+            const bool receives = turn > 0 || block.order > 0 || (CLUSTER && LAYERS > 1);
+            BackwardInputs inputs;
+            const auto load_inputs = [&] {
+                if (Exchange::ENDS_STEP_WITH_BARRIER) ring.advance(turn, sub);
+                inputs.read_all(slot, block.warp, block.lane);
+            };
+            if (!POLL_FIRST) load_inputs();
+            auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < last, turn > 0);
+
+            /* Receive and multiply: each word as it comes. */
+            typename Exchange::Sums sums;
+            sums.fill(0);
+            if (receives) {
+                gather.request();
+                if (POLL_FIRST) load_inputs();
+                gather.receive(sums, weights, exchange.late);
+            } else if (POLL_FIRST) load_inputs();
+
+            /* Reduce: the sums over k of all warps. */
+            typename Exchange::PartialSums partials((float *)memory, turn * SUBTILES + sub);
+            partials.write(sums, block.warp, block.lane);
+            if (Product::REDUCES_THROUGH_SHARED) meet(turn);
+
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, block.warp, block.lane);
+                if (!task.there) continue;
+                const int unit = block.rank * UNITS + task.unit;
+                Element stored[SAVED];
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    const int row = block.first_row + sub * ROWS + task.row + e;
+                    const bool there = row < places.batch && unit < HIDDEN;
+                    const int length = cells.length[sub][i][e];
+                    const auto of_state = [&] { /* the cell's place in dh_n and its like */
+                                                return state + (long long)places.users_row(row) * HIDDEN +
+                                                       unit;
+                    };
+                    float of_h;
+                    partials.add_up(&of_h, task, e);
+                    float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
+                    float d = of_h + dh;
+                    if (there && step == length - 1) {
+                        if (params.dh_n) d += real(params.dh_n[of_state()]);
+                        if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[of_state()]);
+                    }
+                    if (turn == last) {
+                        const bool writes = there && task.owns();
+                        if (writes && params.dh_0) params.dh_0[of_state()] = rounded(d);
+                        if (writes && CELL == LSTM && params.dc_0) params.dc_0[of_state()] = rounded(dc);
+                        continue;
+                    }
+                    const auto input_of = [&](int stream) {
+                        return CROWDED ? BackwardInputs::read(slot, task, stream, e)
+                                       : inputs.of[i][stream][e];
+                    };
+                    const float of_y = block.order > 0 ? 0.0f : input_of(INPUTS - 1);
+                    float of_gates[SAVED];
+#pragma unroll
+                    for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
+                    /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
+                    const bool live = there && (!PACKED || step < length);
+                    const CellGradients before =
+                        step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc, params.clip_low,
+                                      params.clip_high);
+                    dh = live ? before.h : 0;
+                    dc = live ? before.c : 0;
+#pragma unroll
+                    for (int gate = 0; gate < SAVED; gate++) {
+                        const float gradient = live ? before.gates[gate] : 0;
+                        stored[gate] = rounded(gradient);
+                        if (task.owns()) element(slot, gate, task.unit, task.row + e) = stored[gate];
+                        cells.bias[sub][i][gate] += gradient;
+                    }
+                }
+                if (turn < last) send_gradients(exchange, turn, sub, slot, task, stored);
+            }
+            if (!Product::REDUCES_THROUGH_SHARED) meet(turn);
+
+            /* Store: what the step before left in the ring. */
+            if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+            else ring.advance(turn, sub);
+            if (turn < last) exchange.scatter(turn, sub, weights);
+        }
+    }
+    cells.end(params, block);
+}
+
+} // namespace dnnffi

@@ -1,0 +1,15 @@
+/* The backward pass with FMA, and a cluster whose blocks write into each other's shared memory. */
+
+#include "backward.cuh"
+#include "exchange_whole_rows.cuh"
+
+namespace dnnffi {
+
+extern "C" __global__ void __cluster_dims__(BLOCKS *LAYERS, 1, 1) __launch_bounds__(THREADS, 1)
+    recurrent_backward(const BackwardParams params)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    run_backward<Fma, WholeRows>(params, (uint4 *)memory);
+}
+
+} // namespace dnnffi

@@ -1,0 +1,14 @@
+/* The backward pass with tensor cores, and partial sums that go through L2. */
+
+#include "backward.cuh"
+#include "exchange_scatter.cuh"
+
+namespace dnnffi {
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) recurrent_backward(const BackwardParams params)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    run_backward<TensorCores, ReduceScatter>(params, (uint4 *)memory);
+}
+
+} // namespace dnnffi

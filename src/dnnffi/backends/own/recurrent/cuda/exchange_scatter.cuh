@@ -1,0 +1,236 @@
+#pragma once
+/* Reduce-scatter through L2 (split-K): a block multiplies the words of few units by the rows of w_hh of all
+   units, and sends each block its share, the partial sums of that block's units. A TEAM has blocks that
+   exchange their words first, and then send shares to the blocks of their own place in all teams; in a team of
+   one block words do not leave it. `exchange_flags.cuh` has the protocol and its proof. */
+
+#include "block.cuh"
+#include "gather.cuh"
+
+namespace dnnffi {
+
+/* What a thread has added up of the shares that all teams sent. */
+struct AddedShares
+{
+    float4 of[ADDED];
+
+    DEVICE void fill(float value)
+    {
+#pragma unroll
+        for (int r = 0; r < ADDED; r++) of[r] = make_float4(value, value, value, value);
+    }
+};
+
+/* The shares of a block, in turn of its teams: those that each thread adds up. */
+struct ShareGather
+{
+    static constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, LOADS = ADDED * EACH;
+    static constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
+
+    int adder, place;
+    const uint4 *from;
+    u32 tag;
+    uint4 words[COUNT];
+
+    /* `first` is the first share of the block. */
+    DEVICE ShareGather(const uint4 *first, u32 tag_)
+        : adder(ADDERS > 1 ? threadIdx.x / SHARE_WORDS : 0),
+          place(ADDERS > 1 ? threadIdx.x % SHARE_WORDS : threadIdx.x), from(first + place), tag(tag_)
+    {
+    }
+
+    DEVICE void request()
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) words[i] = load(i);
+    }
+
+    DEVICE void receive(AddedShares &added, const Weights &, bool &late)
+    {
+#pragma unroll
+        for (int begin = 0; begin < LOADS; begin += COUNT) {
+            if (begin > 0) {
+#pragma unroll
+                for (int i = 0; i < COUNT; i++) words[i] = load(begin + i);
+            }
+            wait_for_all<COUNT, true>(words, tag, late, [&](int i) { return load(begin + i); });
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                if (begin + i >= LOADS) continue;
+                float4 &sum = added.of[(begin + i) / EACH];
+                const uint4 word = untagged<true>(words[i]);
+                sum.x += bits_to_float(word.x), sum.y += bits_to_float(word.y);
+                sum.z += bits_to_float(word.z), sum.w += bits_to_float(word.w);
+            }
+        }
+    }
+
+  private:
+    DEVICE uint4 load(int i) const
+    {
+        const int r = i / EACH, team = adder + i % EACH * ADDERS;
+        const bool there = i < LOADS && (TEAMS % ADDERS == 0 || team < TEAMS) &&
+                           (ADDERS * SHARE_WORDS == ADDED * THREADS ||
+                            (ADDERS > 1 ? adder < ADDERS : place + r * THREADS < SHARE_WORDS));
+        return there ? load_word(from + team * SHARE_WORDS + r * THREADS) : make_uint4(0, 0, 0, tag);
+    }
+};
+
+/* What was added up, in shared memory, where the threads of the cells find it behind a barrier. */
+struct SharedSums
+{
+    float4 *at;
+
+    DEVICE SharedSums(float *first, int) : at((float4 *)first) {}
+
+    DEVICE void write(const AddedShares &added, int, int) const
+    {
+#pragma unroll
+        for (int r = 0; r < ADDED; r++) at[threadIdx.x + r * THREADS] = added.of[r];
+    }
+
+    /* The sums of all gates of a cell: of row e of two of a task. */
+    DEVICE void add_up(float *sums, const Task &task, int e) const
+    {
+#pragma unroll
+        for (int gate = 0; gate < OCTET_GATES; gate++) {
+            const int half = task.octet * OCTET_GATES + gate;
+            const int pair =
+                ROW_PAIRS ? half * (COLUMNS / 2) + task.column / 2 : half / 2 * COLUMNS + task.column;
+            const int second = ROW_PAIRS ? task.column % 2 : half % 2;
+            sums[gate] = 0;
+#pragma unroll
+            for (int adder = 0; adder < ADDERS; adder++) {
+                const float4 *of_lane = at + adder * SHARE_WORDS + pair * 32 + task.lane;
+                sums[gate] += ((const float *)of_lane)[second * 2 + task.odd + e];
+            }
+        }
+    }
+};
+
+struct ReduceScatter
+{
+    using Gather = ShareGather;
+    using Sums = AddedShares;
+    using PartialSums = SharedSums;
+    static constexpr bool SENDS_WORDS = true;
+    static constexpr bool ENDS_STEP_WITH_BARRIER = true;
+
+    int rank;
+    uint4 *slots; /* two */
+    uint4 *staged;
+    Tags tags, shares; /* of other blocks: of words, and of shares */
+    bool late;
+
+    DEVICE ReduceScatter(const Block &block, const Extent &, uint4 *exchange, uint4 *staged_)
+        : rank(block.rank), slots(exchange + (long long)block.group * 2 * SLOT_WORDS), staged(staged_),
+          tags{}, shares{}, late(false)
+    {
+        shares.read<true>(slots + (rank % TEAM * TEAMS + rank / TEAM) * SHARE_WORDS);
+        if (TEAM > 1) tags.read(gathered(0) + rank % TEAM * BLOCK_WORDS * ROWS);
+    }
+
+    DEVICE uint4 *slot(int exchange) const { return slots + (exchange & 1) * SLOT_WORDS; }
+
+    /* In a slot, the words of the block's team. */
+    DEVICE uint4 *gathered(int exchange) const
+    {
+        return slot(exchange) + SHARES + rank / TEAM * GATHERED_WORDS;
+    }
+
+    /* The shares of this block's products. */
+    DEVICE ShareGather gather(int exchange, int, bool, bool) const
+    {
+        return ShareGather(slot(exchange) + rank * TEAMS * SHARE_WORDS, shares.of<true>(exchange));
+    }
+
+    DEVICE void confirm(int) const {}
+
+    /* Sends what a task has written into the stream `stream` of the ring to its team: the words of a gate. Those
+       of a team of one block are staged. */
+    DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task,
+                     float scale = 1) const
+    {
+#pragma unroll
+        for (int first = 0; first < TASK_WORDS; first += 32) {
+            const int i = first + task.lane;
+            if (i >= TASK_WORDS) continue;
+            const auto [word, row] = Place(i, task);
+            const uint4 factors = factors_of(ring, stream, word, row, scale);
+            if constexpr (TEAM == 1) {
+                staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors;
+            } else {
+                const int at = (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word;
+                store_word(gathered(exchange) + at * ROWS + row, tagged(factors, tags.of(exchange)));
+            }
+        }
+    }
+
+    /* Multiplies the words of its team by the part of the matrices that belongs to them, and sends each
+       block of its place in a team its share. */
+    DEVICE void scatter(int exchange, int, const Weights &weights)
+    {
+        const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * WARP_TILES;
+        if constexpr (TEAM > 1) {
+            dnnffi::Sums sums;
+            sums.fill(0);
+            StagedGather gather(Source{gathered(exchange), 0, 0}, staged, tags.of(exchange));
+            gather.request();
+            gather.receive(sums, weights, late);
+            sums.total();
+#pragma unroll
+            for (int m = 0; m < WARP_TILES; m++) send_share(exchange, first + m, sums.of[m]);
+            return;
+        }
+        uint4 words[WARP_K][COLUMNS];
+#pragma unroll
+        for (int s = 0; s < WARP_K; s++)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) {
+                words[s][j] = make_uint4(0, 0, 0, 0);
+                if (WHOLE || lane % 4 + 4 * s < EXCHANGED)
+                    words[s][j] = staged[staged_at(lane % 4 + 4 * s, j * 8 + lane / 4)];
+            }
+#pragma unroll
+        for (int m = 0; m < WARP_TILES; m++) {
+            float sums[COLUMNS][4];
+#pragma unroll
+            for (int j = 0; j < COLUMNS; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0;
+#pragma unroll
+            for (int s = 0; s < WARP_K; s++) {
+                const Fragments factors = weights.of(s, m);
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    multiply_add(sums[j], factors.first, words[s][j].x, words[s][j].y);
+#pragma unroll
+                for (int j = 0; j < COLUMNS; j++)
+                    multiply_add(sums[j], factors.second, words[s][j].z, words[s][j].w);
+            }
+            send_share(exchange, first + m, sums);
+        }
+    }
+
+    /* Sends what a lane has of a tile. A word is of two tiles of rows, or else of both half tiles. */
+    DEVICE void send_share(int exchange, int tile, const float (&sums)[COLUMNS][4]) const
+    {
+        constexpr int WORDS_OF_HALF = ROW_PAIRS ? COLUMNS / 2 : COLUMNS;
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < (ROW_PAIRS ? 2 : 1) * WORDS_OF_HALF; i++) {
+            const int half = 2 * tile + i / WORDS_OF_HALF, j = i % WORDS_OF_HALF;
+            if (2 * WARP_TILES * TILE_WARPS != HALVES && half >= HALVES) continue;
+            const int block = half / BLOCK_HALVES * TEAM + rank % TEAM, of_block = half % BLOCK_HALVES;
+            const int place = (ROW_PAIRS ? of_block : of_block / 2) * WORDS_OF_HALF + j;
+            union {
+                float values[4];
+                uint4 word;
+            } share;
+            for (int e = 0; e < 4; e++)
+                share.values[e] = ROW_PAIRS ? sums[2 * j + e / 2][i / WORDS_OF_HALF * 2 + e % 2] : sums[j][e];
+            store_word(slot(exchange) + (block * TEAMS + rank / TEAM) * SHARE_WORDS + place * 32 + lane,
+                       tagged<true>(share.word, shares.of<true>(exchange)));
+        }
+    }
+};
+
+} // namespace dnnffi

@@ -1,0 +1,354 @@
+#pragma once
+/* The forward pass of a layer: all steps in one launch. A group of blocks owns some rows of a direction;
+   a block has UNITS hidden units of them, with the weights of their gates on the chip.
+
+   At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
+   group exchanged, and computes its cells; it writes y, and in training what the backward pass needs.
+   Of several LAYERS only the first has products of x there; the others' x is exchanged as well.
+   y of the network's last layer is the caller's array. If its rows are padded, each row of a PACKED step
+   is stored where the caller has it. Past the ends of rows nothing is stored here.
+
+   Each forward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
+
+#include "block.cuh"
+#include "cells.cuh"
+#include "params.cuh"
+#include "ring.cuh"
+#include "tasks.cuh"
+
+namespace dnnffi {
+
+/* The arrays of a block's layer and direction. */
+struct ForwardArrays
+{
+    Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
+    int directions, order;
+    bool padded_y;
+
+    DEVICE ForwardArrays(const ForwardParams &params, const Block &block, const Places &places)
+        : directions(params.directions), order(block.order)
+    {
+        const long long of_layer = block.order * params.layer_stride;
+        const long long of_direction = block.direction * params.positions * PADDED;
+        gates = params.gates + of_layer + of_direction * (TRAINING ? SAVED : GATES);
+        c_before = params.c_before + of_layer + of_direction;
+        h_before = params.h_before + of_layer + of_direction;
+        const bool is_last = block.order == LAYERS - 1;
+        y = is_last ? params.y : params.layer_y ? params.layer_y + of_layer : nullptr;
+        if (y) y += block.direction * HIDDEN;
+        padded_y = is_last && places.has_padded();
+    }
+
+    /* What the ring reads, and where it writes; see `Ring`. */
+    DEVICE Array source(int stream) const { return stream < GATES && order == 0 ? gate(stream) : no_array(); }
+
+    DEVICE Array target(int stream) const
+    {
+        if (stream == GATES) return y ? users_array(y, directions, padded_y) : no_array();
+        if (!TRAINING || PLAIN) return no_array();
+        if (stream < GATES) return gate(stream);
+        return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
+    }
+
+    DEVICE Array second(int stream) const
+    {
+        return TRAINING && stream == GATES ? own_array(h_before, 1, true) : no_array();
+    }
+
+    DEVICE Array gate(int number) const
+    {
+        return own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
+    }
+};
+
+/* Products of x of a thread's cells: read while h is in flight, unless CROWDED. */
+struct ForwardInputs
+{
+    float of[WARP_TASKS][GATES][CELLS];
+
+    DEVICE static float read(uint4 *slot, int order, const Task &task, int gate, int e)
+    {
+        if (LAYERS > 1 && order > 0) return 0.0f;
+        return real(element(slot, gate, task.unit, task.row + e));
+    }
+
+    DEVICE void read_all(uint4 *slot, int order, int warp, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, warp, lane);
+            if (!task.there) continue;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++)
+#pragma unroll
+                for (int e = 0; e < CELLS; e++)
+                    if (!CROWDED) of[i][gate][e] = read(slot, order, task, gate, e);
+        }
+    }
+};
+
+/* A thread's cells: states, and what is added to their products in every step. */
+struct ForwardCells
+{
+    float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
+    int length[SUBTILES][WARP_TASKS][CELLS];
+    float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
+    /* NARROW: of products; by what power of two the states of a row exceed 1, of a GRU in all steps, else of h_0
+       alone; of what is sent. */
+    float scale[WARP_TASKS][GATES];
+    float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
+
+    DEVICE void begin(const ForwardParams &params, const Block &block, const Places &places,
+                      const ForwardArrays &arrays)
+    {
+        const int lane = threadIdx.x % 32, of_states = LAYERS > 1 ? block.order : block.direction;
+        const long long state = of_states * params.batch * HIDDEN;
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, threadIdx.x / 32, lane);
+            const int unit = block.rank * UNITS + task.unit;
+            const bool has = task.there && unit < HIDDEN;
+            read_biases(params, block.direction, of_states, i, unit, has);
+#pragma unroll
+            for (int sub = 0; sub < SUBTILES; sub++) {
+                const int first_row = block.first_row + sub * ROWS;
+                sent_scale[sub][i] = STATE_SCALE / excess_of(params, block, places,
+                                                             first_row + Place(lane % TASK_WORDS, task).row);
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    const int row = first_row + task.row + e;
+                    excess[sub][i][e] = excess_of(params, block, places, row);
+                    const bool there = has && row < params.batch;
+                    const long long users = there ? places.users_row(row) : 0;
+                    const long long at = state + users * HIDDEN + unit;
+                    h[sub][i][e] = there && params.h_0 ? real(params.h_0[at]) : 0.0f;
+                    c[sub][i][e] = there && params.c_0 ? real(params.c_0[at]) : 0.0f;
+                    length[sub][i][e] = places.length(row < params.batch ? row : (int)params.batch - 1);
+                    if (TRAINING && there && task.owns()) {
+                        const long long first = places.of(0, row) * PADDED + unit;
+                        arrays.h_before[first] = rounded(h[sub][i][e]);
+                        if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);
+                    }
+                }
+            }
+        }
+    }
+
+    DEVICE void read_biases(const ForwardParams &params, int direction, int of_states, int i, int unit,
+                            bool has)
+    {
+        const long long of_bias = of_states * params.bias_stride;
+        bias_n[i] = 0;
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) {
+            bias[i][gate] = 0;
+            if (NARROW)
+                scale[i][gate] =
+                    has ? params.matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
+                        : 0.0f;
+            if (!has || !params.input_bias) continue;
+            bias[i][gate] = real(params.input_bias[of_bias + gate * HIDDEN + unit]);
+            const float other = real(params.recurrent_bias[of_bias + gate * HIDDEN + unit]);
+            if (CELL == GRU && gate == 2) bias_n[i] = other;
+            else bias[i][gate] += other;
+        }
+    }
+
+    DEVICE static float excess_of(const ForwardParams &params, const Block &block, const Places &places,
+                                  int row)
+    {
+        if (!NARROW || !params.state_scales || row >= params.batch) return 1.0f;
+        const long long at = block.direction * params.batch + places.users_row(row);
+        const float of_row = STATE_SCALE * params.state_scales[at];
+        return of_row > 1 ? of_row : 1.0f;
+    }
+
+    /* A step of cell e of two of task i. `of_x` and `of_h` are the products; the state is that after the step if
+       the row is `live`. */
+    DEVICE Cell step(float *of_x, float *of_h, int sub, int i, int e, bool is_first, bool live, float low,
+                     float high)
+    {
+#pragma unroll
+        for (int gate = 0; gate < GATES; gate++) of_x[gate] += bias[i][gate];
+        if (NARROW) {
+            const float more = CELL == GRU || is_first ? excess[sub][i][e] : 1.0f;
+#pragma unroll
+            for (int gate = 0; gate < GATES; gate++) of_h[gate] *= scale[i][gate] * more;
+        }
+        if (CELL == GRU) of_h[GATES - 1] += bias_n[i];
+        if (TWO_N) of_x[GATES - 1] += of_h[OCTET_GATES - 1];
+        const Cell after = step_forward(of_x, of_h, h[sub][i][e], c[sub][i][e], low, high);
+        if (live) h[sub][i][e] = after.h, c[sub][i][e] = after.c;
+        return after;
+    }
+
+    /* The states after the last step become h_n and c_n. */
+    DEVICE void end(const ForwardParams &params, const Block &block, const Places &places) const
+    {
+        const int of_states = LAYERS > 1 ? block.order : block.direction;
+        const long long state = of_states * params.batch * HIDDEN;
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, threadIdx.x / 32, threadIdx.x % 32);
+                const int unit = block.rank * UNITS + task.unit;
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    const int row = block.first_row + sub * ROWS + task.row + e;
+                    if (!task.owns() || unit >= HIDDEN || row >= params.batch) continue;
+                    const long long at = state + (long long)places.users_row(row) * HIDDEN + unit;
+                    if (params.h_n) params.h_n[at] = rounded(h[sub][i][e]);
+                    if (CELL == LSTM && params.c_n) params.c_n[at] = rounded(c[sub][i][e]);
+                }
+            }
+    }
+};
+
+/* In training, a cell leaves what the backward pass needs in the place of its inputs. */
+DEVICE void save(uint4 *slot, const Task &task, int e, const Cell &after)
+{
+    if (!TRAINING || PLAIN || !task.owns()) return;
+#pragma unroll
+    for (int gate = 0; gate < GATES; gate++)
+        element(slot, gate, task.unit, task.row + e) = rounded(after.saved[gate]);
+    element(slot, GATES + 1, task.unit, task.row + e) =
+        rounded(CELL == LSTM ? after.c : after.saved[SAVED - 1]);
+}
+
+/* Sends a task's states, which lie in `slot` or are `stored`. */
+template <class Exchange>
+DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *slot, const Task &task,
+                        const Element *stored, float scale)
+{
+    if constexpr (Exchange::SENDS_WORDS) {
+        __syncwarp(); /* a warp sends what its threads have written */
+        exchange.send(number, sub, slot, OUTPUT, 0, task, scale);
+    } else exchange.put(number, task, stored);
+}
+
+/* The kernel's body. `memory` is the shared memory of the block. */
+template <class Product, class Exchange> DEVICE void run_forward(const ForwardParams &params, uint4 *memory)
+{
+    uint4 *const staged = memory + STAGED_AT / 16;
+    const Block block(params.groups, params.first_group);
+    const Places places(params, block.direction);
+    const ForwardArrays arrays(params, block, places);
+    const Extent extent = extent_of(params, block, places);
+    const int last = extent.last;
+    Exchange exchange(block, extent, params.exchange, staged);
+    const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, places, block.rank, block.first_row, last);
+
+    if (!Product::READS_THROUGH_RING) ring.begin();
+    typename Product::Weights weights;
+    const int of_states = LAYERS > 1 ? block.order : block.direction;
+    const auto *factors =
+        (const typename Product::Factor *)params.matrices + of_states * params.matrix_stride;
+    weights.read({factors, block.rank, block.order}, memory, params.streamed, block.warp, block.lane);
+    if (Product::READS_THROUGH_RING) ring.begin();
+    ForwardCells cells;
+    cells.begin(params, block, places, arrays);
+
+    /* The first exchange is that of the initial state. Its words are made in the first slot, in the
+       stream that the first step will write. */
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+#pragma unroll
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, block.warp, block.lane);
+            if (!task.there) continue;
+            Element stored[CELLS];
+#pragma unroll
+            for (int e = 0; e < CELLS; e++) {
+                stored[e] = rounded(cells.h[sub][i][e]);
+                if (Exchange::SENDS_WORDS)
+                    element(ring.slot(0, sub), OUTPUT, task.unit, task.row + e) = stored[e];
+            }
+            send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
+        }
+    ring.wait_for_first();
+
+    /* All steps are below it. Where words are in flight, the condition keeps the addresses of a step inside the
+       loop: outside they would take registers that sums need. */
+    const int limit = Exchange::ENDS_STEP_WITH_BARRIER ? (int)opaque(last) : last;
+
+    /* The barrier of a step: it shows the partial sums, and the next step's inputs, to all threads. */
+    const auto meet = [&](int step) {
+        wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
+        __syncthreads();
+        exchange.confirm(step);
+    };
+
+#pragma unroll 1
+    for (int step = 0; step < last; step++) {
+        if (FAR && step == last - 1) weights.release();
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) {
+            uint4 *const slot = ring.slot(step, sub);
+
+            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
+               while they are on their way. */
+            ForwardInputs inputs;
+            const auto load_inputs = [&] {
+                if (Exchange::ENDS_STEP_WITH_BARRIER) ring.advance(step, sub);
+                inputs.read_all(slot, block.order, block.warp, block.lane);
+            };
+            if (!POLL_FIRST) load_inputs();
+            exchange.scatter(step, sub, weights);
+            auto gather = exchange.gather(step, sub, block.order > 0, true);
+
+            /* Receive and multiply: each word as it comes. */
+            typename Exchange::Sums sums;
+            sums.fill(0);
+            if (step < limit) {
+                gather.request();
+                if (POLL_FIRST) load_inputs();
+                gather.receive(sums, weights, exchange.late);
+            }
+
+            /* Reduce: the sums over k of all warps. */
+            typename Exchange::PartialSums partials((float *)memory, step * SUBTILES + sub);
+            partials.write(sums, block.warp, block.lane);
+            if (Product::REDUCES_THROUGH_SHARED) meet(step);
+
+#pragma unroll
+            for (int i = 0; i < WARP_TASKS; i++) {
+                const Task task(i, block.warp, block.lane);
+                if (!task.there) continue;
+                Cell after[CELLS];
+                Element stored[CELLS];
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
+                    float of_h[OCTET_GATES], of_x[GATES];
+                    partials.add_up(of_h, task, e);
+#pragma unroll
+                    for (int gate = 0; gate < GATES; gate++)
+                        of_x[gate] = CROWDED ? ForwardInputs::read(slot, block.order, task, gate, e)
+                                             : inputs.of[i][gate][e];
+                    const bool live = !PACKED || step < cells.length[sub][i][e];
+                    after[e] =
+                        cells.step(of_x, of_h, sub, i, e, step == 0, live, params.clip_low, params.clip_high);
+                    const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
+                    stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
+                    if (task.owns()) element(slot, OUTPUT, task.unit, task.row + e) = stored[e];
+                }
+                if (step + 1 < last || block.order < LAYERS - 1)
+                    send_states(exchange, step + 1, sub, slot, task, stored,
+                                CELL == GRU ? cells.sent_scale[sub][i] : STATE_SCALE);
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
+            }
+            if (!Product::REDUCES_THROUGH_SHARED) meet(step);
+
+            /* Store: what the step before left in the ring. */
+            if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+            else ring.advance(step, sub);
+        }
+    }
+    if (!Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++) ring.store_last(sub);
+    cells.end(params, block, places);
+}
+
+} // namespace dnnffi
