@@ -501,7 +501,9 @@ def test_without_biases_nothing_is_kept_for_their_gradients(cublas):
             run = compiled.kernel
 
             def noted(blocks, threads, arguments, bias=bias, run=run, **where):
-                (passed[bias],) = struct.unpack_from("<q", arguments[0], 8 * names.index("bias_sums"))
+                (passed[bias],) = struct.unpack_from(
+                    "<q", arguments[0], 8 * names.index("bias_sums")
+                )
                 run(blocks, threads, arguments, **where)
 
             compiled.kernel = noted

@@ -33,7 +33,7 @@ WORD_BYTES = 8
 
 
 def offsets(name, fields):
-    """Return the offsets of the fields of a struct as a compiler has them, and the struct's size."""
+    """Return the offsets of a struct's fields as a compiler has them, and its size."""
     places = ", ".join(f"__builtin_offsetof(dnnffi::{name}, {field})" for field in fields)
     values = f"{places}, sizeof(dnnffi::{name})"
     text = f'\nextern "C" const long offsets[] = {{{values}}};\n'

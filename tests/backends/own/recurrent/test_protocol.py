@@ -2,11 +2,11 @@
 
 A model of what the kernels do, line by line:
 
-- `forward.cuh` and `backward.cuh` ask for the tags of their own words when they begin (`Tags::read`),
-  and no thread writes before a barrier behind that. All blocks begin after all of the launch before
+- Each block reads the tags of its own words when it begins (`Tags::read`), and no thread writes
+  before a barrier behind that. All blocks begin after all of the launch before
   have ended: launches on a stream are one after the other.
 - They send exchange 0 (the initial state; the gradients of the last step), and then, for each
-  exchange e, gather it (`receive`), meet at a barrier (the one behind ``partials.write``) and send
+  exchange e, gather it (`receive`), meet at the barrier after ``partials.write``, and send
   exchange e + 1 into the slot ``(e + 1) & 1`` (`send`), but for the last one.
 - A thread gathers some of the words only (those of its warp's part of k), and sends some
   of its block's. Here two threads have a word each, and each gathers the words of some blocks, one
@@ -19,10 +19,10 @@ With more than two blocks a thread takes its words of an exchange in one step, w
 tags. To take some of them earlier would change nothing that others see; and whether a word could be
 taken too early, or is overwritten before it was taken, is asked of all that is still to be taken.
 
-Where blocks exchange shares (`exchange_scatter.cuh`), a thread sends a word to each block, and takes
-the words that were sent to its own. Blocks in teams do both in turn, in slots of their own: a team
-exchanges words, then the blocks of one place in all teams exchange shares. Each of the two is what
-is modelled here, with fewer orders: the other one lies between its operations.
+Where blocks exchange shares (`exchange_scatter.cuh`), a thread sends a word to each block, and
+takes the words that were sent to its own. Blocks in teams do both in turn, in slots of their own: a
+team exchanges words, then the blocks of one place in all teams exchange shares. Each of the two is
+what is modelled here, with fewer orders: the other one lies between its operations.
 """
 
 from __future__ import annotations

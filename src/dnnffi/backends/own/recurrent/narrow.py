@@ -95,4 +95,6 @@ class NarrowMatrices(NamedTuple):
             stride=stride,
         )
         blocks = -(-rows * directions // _WARPS)
-        self.narrow_kernel.kernel((blocks,), (32 * _WARPS,), (struct_of(params),), stream=launch.stream)
+        self.narrow_kernel.kernel(
+            (blocks,), (32 * _WARPS,), (struct_of(params),), stream=launch.stream
+        )

@@ -9,7 +9,7 @@
 
 namespace dnnffi {
 
-/* What a thread has added up of the shares that all teams sent. */
+/* A thread's part of the sum of the shares that all teams sent. */
 struct AddedShares
 {
     float4 of[ADDED];
@@ -76,7 +76,7 @@ struct ShareGather
     }
 };
 
-/* What was added up, in shared memory, where the threads of the cells find it behind a barrier. */
+/* Sums of all shares in shared memory, which the threads of the cells read after a barrier. */
 struct SharedSums
 {
     float4 *at;

@@ -112,9 +112,9 @@ DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *sta
     }
 }
 
-/* The partial sums of the warps, in shared memory: what one warp writes, another one adds up behind a
-   barrier. In a CLUSTER no barrier ends a step, and steps use two places in turn: no warp writes into one
-   before all have met in the step after it, where each has added up what is there. */
+/* The partial sums of the warps, in shared memory: one warp writes them, and after a barrier another one adds
+   them up. In a CLUSTER no barrier ends a step, and steps use two places in turn: a warp writes into one only
+   after the barrier of the step that follows, which every warp reaches after its additions. */
 struct PartialSums
 {
     float *at;
@@ -188,7 +188,7 @@ struct TensorCores
     using Factor = dnnffi::Factor; /* of the matrices */
     /* Weights pass through the memory of the ring at the start. */
     static constexpr bool READS_THROUGH_RING = true;
-    /* Partial sums are added up behind a barrier, else by the threads of a cell among themselves. */
+    /* Partial sums go through shared memory; else the threads of a cell exchange them by shuffles. */
     static constexpr bool REDUCES_THROUGH_SHARED = true;
 };
 
