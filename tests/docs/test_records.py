@@ -27,7 +27,7 @@ VERIFICATION = ROOT / "docs" / "verification"
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
 MESSAGES = "the words of errors, and kernels for what the figures do not run, changed after the run"
-HOMES = "wheels.py, and one home for small products and for launches' arguments; needs a GPU"
+KERNELS = "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
@@ -40,18 +40,16 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": HOMES,
-    "callers.json": HOMES,
+    "call_overhead.json": KERNELS,
     "first_call.json": ONE_STEP,
-    "gpu.json": HOMES,
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "same_graphs.json": ONE_STEP,
-    "stream.json": HOMES,
-    "stream_conv.json": HOMES,
+    "stream.json": KERNELS,
+    "stream_conv.json": KERNELS,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
