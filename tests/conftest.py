@@ -40,6 +40,11 @@ def pytest_addoption(parser):
     parser.addoption(
         "--record", action="store_true", help="write what the run showed to docs/verification"
     )
+    parser.addoption(
+        "--record-bits",
+        action="store_true",
+        help="write the hashes of the recurrent kernels' results again (bits.json); with -n 0",
+    )
     needs.add_option(parser)
 
 

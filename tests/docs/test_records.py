@@ -27,7 +27,9 @@ VERIFICATION = ROOT / "docs" / "verification"
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
 MESSAGES = "the words of errors, and kernels for what the figures do not run, changed after the run"
-KERNELS = "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
+KERNELS = (
+    "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
+)
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {

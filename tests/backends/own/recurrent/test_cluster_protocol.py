@@ -10,8 +10,9 @@ A model of what the kernels do, line by line:
   at a barrier, and the first one sends its word of exchange e + 1, but for the last one.
 - Without tensor cores (`exchange_whole_rows.cuh`) each thread sends a word of its own right after
   its products; the barrier follows.
-- Of several layers, each also takes the words of the layer below, of the exchange after; its first
-  thread sends the blocks of that layer a receipt behind the barrier (`ClusterAllGather::confirm`).
+- With several layers, each block also takes the words of the layer below, of the exchange after;
+  after the barrier its first thread sends the blocks of that layer a receipt
+  (`ClusterAllGather::confirm`).
 - A word that is sent arrives at some time, words in any order, and is counted when it arrives. A
   phase ends when its block has said how many words it counts, and these have arrived.
 """

@@ -348,6 +348,7 @@ def random_cases(setup, count):
     for number in range(count):
         problem = setup.problem(rng)
         case = conformance.Case(problem, bool(rng.integers(2)), number)
+        # At least the nine blocks of the largest group.
         room, offset = max(9, int(rng.integers(7, 30))), int(rng.integers(2)) * 4
         how = {"room": room, "seed": number * 1000, "offset": offset}
         yield case, conformance.arrays_of(case), how
@@ -362,10 +363,10 @@ def test_a_network_gives_what_the_reference_gives(cublas, setup):
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
 def test_results_have_the_recorded_bits(cublas, setup, pytestconfig):
-    """A rewrite of the kernels changes no result.
+    """Results of random problems have the SHA-256 in ``bits.json``.
 
-    A new algorithm may: ``pytest -n 0 -k recorded_bits --record`` writes ``bits.json`` again, and
-    the commit says why.
+    A rewrite of the kernels changes no result. A new algorithm may: ``pytest -n 0 --record-bits``
+    on this file writes the record again, and the commit says why.
     """
     digest = hashlib.sha256()
     for case, arrays, how in random_cases(setup, PROBLEMS_OF_BITS):
@@ -373,7 +374,7 @@ def test_results_have_the_recorded_bits(cublas, setup, pytestconfig):
             digest.update(flat(network.results(arrays)))
     recorded = json.loads(BITS.read_text("utf-8"))
     name = f"{SETUPS.index(setup)} {setup}"
-    if pytestconfig.getoption("--record"):
+    if pytestconfig.getoption("--record-bits"):
         recorded[name] = digest.hexdigest()
         BITS.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")
     assert digest.hexdigest() == recorded[name]

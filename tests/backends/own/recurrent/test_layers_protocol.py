@@ -2,10 +2,10 @@
 
 A model of what the kernels do. Slots are cleared before the launch, and each word is written once:
 
-- A block of a forward sends exchange 0, the initial state. In step t it gathers exchange t of its
-  own layer and exchange t + 1 of the layer below (`receive`), meets at a barrier, and sends
+- In a forward pass, a block sends exchange 0, the initial state. In step t it gathers exchange t of
+  its own layer and exchange t + 1 of the layer below (`receive`), meets at a barrier, and sends
   exchange t + 1: the last one only where a layer above reads it.
-- A block of a backward sends nothing at first. In turn t it gathers exchange t - 1 of its own
+- In a backward pass, a block sends nothing at first. In turn t it gathers exchange t - 1 of its own
   layer, which the first turn has not, and exchange t of the layer above, which the last turn has
   not; then it sends exchange t, but not in the last turn.
 - Two threads of a block have a word each, and each gathers the words of all blocks. Stores are seen

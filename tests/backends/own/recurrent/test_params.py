@@ -32,22 +32,28 @@ SOURCES = {
 WORD_BYTES = 8
 
 
-def offsets(name, fields):
-    """Return the offsets of a struct's fields as a compiler has them, and its size."""
-    places = ", ".join(f"__builtin_offsetof(dnnffi::{name}, {field})" for field in fields)
-    values = f"{places}, sizeof(dnnffi::{name})"
-    text = f'\nextern "C" const long offsets[] = {{{values}}};\n'
+def declared(name, fields):
+    """Return each field's offset in a struct, whether it is a double, and the struct's size."""
+    struct_name = f"dnnffi::{name}"
+    places = ", ".join(f"__builtin_offsetof({struct_name}, {field})" for field in fields)
+    doubles = ", ".join(f"__is_same(decltype({struct_name}::{field}), double)" for field in fields)
+    text = (
+        f'\nextern "C" const long offsets[] = {{{places}, sizeof({struct_name})}};\n'
+        f'extern "C" const bool doubles[] = {{{doubles}}};\n'
+    )
     library = compiled_source(SOURCES[name], text)
-    return list((ctypes.c_long * (len(fields) + 1)).in_dll(library, "offsets"))
+    *offsets, size = (ctypes.c_long * (len(fields) + 1)).in_dll(library, "offsets")
+    return offsets, list((ctypes.c_bool * len(fields)).in_dll(library, "doubles")), size
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_fields_have_the_offsets_of_the_compiled_struct(name):
-    fields = list(get_type_hints(getattr(params, name)))
-    *found, size = offsets(name, fields)
-    assert found == [WORD_BYTES * number for number in range(len(fields))]
+def test_fields_have_the_offsets_and_types_of_the_compiled_struct(name):
+    hints = get_type_hints(getattr(params, name))
+    offsets, doubles, size = declared(name, list(hints))
+    assert offsets == [WORD_BYTES * number for number in range(len(hints))]
+    assert doubles == [hint is float for hint in hints.values()]
     lengths = struct.calcsize(f"q{MAX_ROWS}i") - WORD_BYTES if name == "BeginParams" else 0
-    assert size == WORD_BYTES * len(fields) + lengths
+    assert size == WORD_BYTES * len(hints) + lengths
 
 
 def test_all_classes_are_compared():

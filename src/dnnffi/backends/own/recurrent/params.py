@@ -2,7 +2,7 @@
 
 Each class has the fields of the struct of its name, in the same order, of 8 bytes each: an address
 or an integer, or a float as a double. The declarations in CUDA say what each is, with its shape; a
-test compares names, order and offsets with the compiled structs.
+test compares names, order, types and offsets with the compiled structs.
 
 Fields of a recurrent kernel are set one by one: each batch launches two of these, and a call with
 32 keywords takes the host four times as long.

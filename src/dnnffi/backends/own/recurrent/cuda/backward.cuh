@@ -141,7 +141,7 @@ struct BackwardCells
     }
 };
 
-/* Sends a task's gradients of gates, which lie in `slot` or are `stored`. */
+/* Sends a task's gradients of gates: from `slot` if words are sent, else from `stored`. */
 template <class Exchange>
 DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 *slot, const Task &task,
                            Element *stored)
@@ -184,7 +184,8 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     cells.begin(block, places);
     const long long state = of_states * params.batch * HIDDEN;
 
-    /* The barrier of a step: it shows the partial sums, and the next step's inputs, to all threads. */
+    /* The barrier of a step: it shows the next step's inputs to all threads, and the partial sums or, without
+       tensor cores, what the cells have staged. */
     const auto meet = [&](int turn) {
         wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
         __syncthreads();
@@ -236,7 +237,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     const int row = block.first_row + sub * ROWS + task.row + e;
                     const bool there = row < places.batch && unit < HIDDEN;
                     const int length = cells.length[sub][i][e];
-                    const auto of_state = [&] { /* the cell's place in dh_n and its like */
+                    const auto of_state = [&] { /* place in dh_n and its like, read in two turns */
                                                 return state + (long long)places.users_row(row) * HIDDEN +
                                                        unit;
                     };
@@ -281,7 +282,8 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             }
             if (!Product::REDUCES_THROUGH_SHARED) meet(turn);
 
-            /* Store: what the step before left in the ring. */
+            /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results of
+               the turn before are stored here. */
             if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
             else ring.advance(turn, sub);
             if (turn < last) exchange.scatter(turn, sub, weights);

@@ -1,5 +1,17 @@
 #pragma once
-/* The part of a layer that a block computes, and what the ways to exchange have in common. */
+/* The part of a layer that a block computes, and what the ways to exchange have in common.
+
+   The loops of `forward.cuh` and `backward.cuh` are templates of two types. A `Product` has the types `Weights`
+   and `Factor`, and two constants that its file explains. An `Exchange` binds one product by its include, and has
+   - `Sums`, what `Gather::receive` adds products to, and `PartialSums`, through which the threads of a cell get
+     the sums over k (`write`, `add_up`);
+   - `Gather`, which `gather` returns: `request` asks for the first words of an exchange, `receive` waits for all
+     of them and multiplies;
+   - `send`, for the words of a task in a slot of the ring, if SENDS_WORDS; else `put`, for the values of a cell;
+   - `scatter`, which with reduce-scatter multiplies and sends partial sums before `gather`;
+   - `confirm`, which tells the layer that was read that it was, in a cluster of LAYERS;
+   - ENDS_STEP_WITH_BARRIER, whether a second barrier ends a step;
+   - `late`, whether words never came. */
 
 #include "config.cuh"
 
@@ -27,7 +39,7 @@ struct Block
     }
 };
 
-/* How much of a group there is, besides its place. */
+/* Number of rows and steps of a group. */
 struct Extent
 {
     int rows;  /* of the first sub-tile, those that exist */
@@ -35,7 +47,7 @@ struct Extent
     int steps; /* of the longest group */
 };
 
-/* What most ways to exchange do not do. */
+/* Empty defaults: an exchange without a scatter phase and without receipts. */
 struct NoScatter
 {
     template <class Weights> DEVICE void scatter(int, int, const Weights &) const {}

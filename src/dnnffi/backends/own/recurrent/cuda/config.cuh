@@ -35,9 +35,9 @@ constexpr bool STAGED = Config::STAGED;
 constexpr bool POLL_FIRST = Config::POLL_FIRST;
 /* Steps whose inputs are in flight. */
 constexpr int RING = Config::RING;
-/* Whether the blocks of a group are a cluster, which exchanges in shared memory. Elsewhere a second
-   barrier ends a step, so that no thread polls while others compute cells; a cluster has none, and its
-   partial sums alternate between two places. */
+/* Whether the blocks of a group are a cluster, which exchanges in shared memory. With tensor
+   cores and words in L2 a second barrier ends a step, so that no thread polls while others compute cells; a
+   cluster has none, and its partial sums alternate between two places. */
 constexpr bool CLUSTER = Config::CLUSTER;
 /* Whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks exchange
    their words among them first, and send shares to the blocks of their own place in all teams. In a team

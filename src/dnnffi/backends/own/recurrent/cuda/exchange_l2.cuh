@@ -29,7 +29,7 @@ struct L2AllGather : NoScatter
     int rank, order, steps;
     uint4 *slots; /* of each sub-tile: two, or all of all LAYERS */
     uint4 *staged;
-    Tags tags; /* of other blocks' words */
+    Tags tags; /* of the previous launch, found in this block's own words */
     bool late;
 
     DEVICE L2AllGather(const Block &block, const Extent &extent, uint4 *exchange, uint4 *staged_)
@@ -37,7 +37,7 @@ struct L2AllGather : NoScatter
           slots(exchange + (long long)block.group * SUBTILES * slot_count() * SLOT_WORDS), staged(staged_),
           tags{}, late(false)
     {
-        if constexpr (LAYERS == 1) { /* else all tags are 0 */
+        if constexpr (LAYERS == 1) { /* of LAYERS each word is written once, with the tag 1 */
             const uint4 *word = gathered(0, 0) + rank % BLOCKS * BLOCK_WORDS * ROWS;
             tags.read(word);
         }

@@ -21,7 +21,7 @@ struct AddedShares
     }
 };
 
-/* The shares of a block, in turn of its teams: those that each thread adds up. */
+/* Loads the shares that all teams sent to this block; each thread adds up some of them. */
 struct ShareGather
 {
     static constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, LOADS = ADDED * EACH;
@@ -89,7 +89,7 @@ struct SharedSums
         for (int r = 0; r < ADDED; r++) at[threadIdx.x + r * THREADS] = added.of[r];
     }
 
-    /* The sums of all gates of a cell: of row e of two of a task. */
+    /* The sums of all gates of a cell: of row e, 0 or 1, of the thread's pair of rows. */
     DEVICE void add_up(float *sums, const Task &task, int e) const
     {
 #pragma unroll
@@ -119,7 +119,7 @@ struct ReduceScatter
     int rank;
     uint4 *slots; /* two */
     uint4 *staged;
-    Tags tags, shares; /* of other blocks: of words, and of shares */
+    Tags tags, shares; /* of the previous launch, found in this block's own words, and in its shares */
     bool late;
 
     DEVICE ReduceScatter(const Block &block, const Extent &, uint4 *exchange, uint4 *staged_)
@@ -138,7 +138,7 @@ struct ReduceScatter
         return slot(exchange) + SHARES + rank / TEAM * GATHERED_WORDS;
     }
 
-    /* The shares of this block's products. */
+    /* The shares of this block's units, one from each team. */
     DEVICE ShareGather gather(int exchange, int, bool, bool) const
     {
         return ShareGather(slot(exchange) + rank * TEAMS * SHARE_WORDS, shares.of<true>(exchange));

@@ -4,7 +4,7 @@
    blocks.
 
    Why no thread reads early, or overwrites what is still to be read: a step reads one place and writes the
-   other, and a barrier ends it. In a CLUSTER, `cluster.cuh` says why; there each thread sends its part of
+   other, and its barrier comes after the cells. In a CLUSTER, `cluster.cuh` says why; there each thread sends its part of
    exchange e + 1 after its own products of e, so that what arrives of all threads tells that all have read
    e. */
 

@@ -216,7 +216,7 @@ DEVICE void save(uint4 *slot, const Task &task, int e, const Cell &after)
         rounded(CELL == LSTM ? after.c : after.saved[SAVED - 1]);
 }
 
-/* Sends a task's states, which lie in `slot` or are `stored`. */
+/* Sends a task's states: from `slot` if words are sent, else from `stored`. */
 template <class Exchange>
 DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *slot, const Task &task,
                         const Element *stored, float scale)
@@ -268,11 +268,12 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
         }
     ring.wait_for_first();
 
-    /* All steps are below it. Where words are in flight, the condition keeps the addresses of a step inside the
-       loop: outside they would take registers that sums need. */
+    /* The condition `step < limit` always holds, but the compiler cannot know that where words are in flight. So it
+       keeps the addresses of a step inside the loop; outside they would take registers that sums need. */
     const int limit = Exchange::ENDS_STEP_WITH_BARRIER ? (int)opaque(last) : last;
 
-    /* The barrier of a step: it shows the partial sums, and the next step's inputs, to all threads. */
+    /* The barrier of a step: it shows the next step's inputs to all threads, and the partial sums or, without
+       tensor cores, what the cells have staged. */
     const auto meet = [&](int step) {
         wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
         __syncthreads();
@@ -294,6 +295,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 inputs.read_all(slot, block.order, block.warp, block.lane);
             };
             if (!POLL_FIRST) load_inputs();
+            /* Reduce-scatter: multiplies h of the block's team, and sends partial sums. */
             exchange.scatter(step, sub, weights);
             auto gather = exchange.gather(step, sub, block.order > 0, true);
 
@@ -340,7 +342,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             }
             if (!Product::REDUCES_THROUGH_SHARED) meet(step);
 
-            /* Store: what the step before left in the ring. */
+            /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results of
+               the step before are stored here. */
             if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
             else ring.advance(step, sub);
         }

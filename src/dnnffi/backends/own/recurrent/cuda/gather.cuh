@@ -1,7 +1,7 @@
 #pragma once
-/* Ways in which the warps of a block gather what its group exchanged through L2: `request` asks for the first
-   words, `receive` waits for all, asks for the rest, and multiplies. Between the two, other loads follow the
-   words' on their way. */
+/* Gathering of words that a group exchanged through L2, in three variants: `StagedGather`, `ChunkedGather`,
+   `RegisterGather`. `request` asks for the first words; `receive` waits for them, asks for the rest, and
+   multiplies. Other loads are issued between the two. */
 
 #include "exchange_flags.cuh"
 #include "product_tensor_core.cuh"
@@ -21,8 +21,8 @@ struct Source
     DEVICE bool has(int at) const { return LAYERS == 1 || (at >= begin && at < end); }
 };
 
-/* Warps that multiply the same words gather them, a slice of k, and meet: those of other slices wait for
-   other words, and multiply at another time. There are K_WARPS slices. */
+/* The warps that multiply the same part of k gather its words together, a slice, and synchronize with each other
+   only: other slices wait for other words, and multiply at another time. There are K_WARPS slices. */
 constexpr int SLICE_THREADS = 32 * TILE_WARPS;
 constexpr int STEP_WORDS = 4 * ROWS;              /* of a step of k */
 constexpr int SLICE_WORDS = CHUNK_K * STEP_WORDS; /* of a chunk */
@@ -118,7 +118,7 @@ struct StagedGather
     }
 };
 
-/* The same in CHUNKS, with as many of them in flight as a thread has room for.
+/* The same in CHUNKS, with at most AT_ONCE words of a thread in flight.
 
    One barrier of a slice a chunk and two places suffice: a thread writes chunk c + 2 into the place of
    chunk c when it has passed the barrier of chunk c + 1, which each thread of the slice reaches after its

@@ -10,7 +10,7 @@
 
 namespace dnnffi {
 
-/* The inverse copy; past the end of a row it writes zeros. */
+/* Copies packed rows to a padded array; past the end of a row it writes zeros. */
 struct PackedCopy
 {
     const void *packed; /* [positions, row_bytes] */

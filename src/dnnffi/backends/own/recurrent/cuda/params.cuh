@@ -2,8 +2,8 @@
 /* Parameters of the kernels that run all steps of a layer: one struct for each, passed by value. `params.py`
    has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them.
 
-   D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. A stride is in elements, unless
-   it says otherwise. Arrays of several LAYERS at once have a layer where those of one have a direction:
+   D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. Strides are in elements,
+   except `step_stride` and `row_stride`. Arrays of several LAYERS at once have a layer where those of one have a direction:
    "[D, ...]" is then [LAYERS, ...]. */
 
 #include "dtype.cuh"
@@ -21,7 +21,7 @@ struct ForwardParams
     Element *layer_y;  /* [P, H], of all layers but the last; null in inference */
     long long layer_stride;
     /* Weights and biases of a layer. */
-    const Element *matrices;       /* [GATES, H, H], row: unit; NARROW: float16 [GATES, H, PADDED] */
+    const Element *matrices;       /* [GATES, H, H], row: unit; NARROW: of float16, [GATES, H, PADDED] */
     const float *matrix_scales;    /* [D, GATES, H]: what NARROW rows of matrices were divided by */
     const float *state_scales;     /* [D, B]: the same of the rows of h_0; null without h_0 */
     const Element *input_bias;     /* [GATES, H]; both biases are null without biases */
@@ -32,7 +32,9 @@ struct ForwardParams
     Element *h_n;       /* [D, B, H]; null: not asked for */
     Element *c_n;       /* [D, B, H]; null: not asked for */
     /* Memory of a launch. */
-    uint4 *exchange; /* [groups of the launch, SUBTILES, slots, SLOT_WORDS]: zeros before the first step */
+    /* [groups of the launch, SUBTILES, slots, SLOT_WORDS]: zeros before the first step; not used by clusters and
+       without tensor cores. */
+    uint4 *exchange;
     uint4 *streamed; /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32]: weights that are read in every step */
     /* PACKED: tables of rows, see packed_rows.cuh. */
     const int *step_offsets; /* [T + 1] */
@@ -41,11 +43,14 @@ struct ForwardParams
     /* Sizes and strides. */
     long long steps;
     long long batch;
-    long long step_stride; /* rows between two steps; PACKED: of the caller's y, 0 where that is packed */
-    long long row_stride;  /* rows between two rows of the batch, likewise */
+    /* From a step to the next, and from a row of the batch to the next in the same step, counted in rows of an
+       array: a row has its elements of one row of the batch in one step. PACKED: of the caller's y, both 0 where
+       that is packed, too. */
+    long long step_stride;
+    long long row_stride;
     long long positions;
     long long directions;
-    long long matrix_stride; /* to the next direction, or layer */
+    long long matrix_stride; /* to the next direction, or layer; NARROW: in elements of float16 */
     long long bias_stride;   /* to the next direction, or layer */
     long long groups;        /* of a direction */
     long long first_group;   /* of this launch */
@@ -68,7 +73,8 @@ struct BackwardParams
     const Element *dc_n;     /* [D, B, H]; null: zeros */
     Element *dh_0;           /* [D, B, H]; null: not asked for */
     Element *dc_0;           /* [D, B, H]; null: not asked for */
-    float *bias_sums;        /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases */
+    float *bias_sums;        /* [D, parts, SAVED, PADDED]: sums over some rows; null without biases. Those of
+                                layers at once are `layer_stride` Elements apart */
     /* From here on as of the forward pass; the strides are those of y and dy. */
     uint4 *exchange;
     uint4 *streamed;

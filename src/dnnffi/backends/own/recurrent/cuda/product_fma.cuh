@@ -37,7 +37,7 @@ struct Matrices
     }
 
     /* What 4 values from `at` on of what is staged are multiplied by in sum `sum` of a unit of the
-       block: of a forward, a part of a row. */
+       block: in a forward pass, a part of a row. */
     DEVICE void read(float *to, int sum, int of_block, int at) const
     {
         const int unit = first_unit + of_block;
@@ -61,7 +61,7 @@ struct Matrices
     }
 };
 
-/* Whether a forward reads rows of matrices, which do not begin at whole Fours, through shared memory:
+/* Whether a forward pass reads rows of matrices, which do not begin at whole Fours, through shared memory:
    consecutive threads read consecutive values there, and distant ones here. */
 constexpr bool THROUGH_SHARED = !BACKWARD && HIDDEN % 4 != 0;
 

@@ -150,7 +150,7 @@ struct PartialSums
         }
     }
 
-    /* The sums over k of all gates of a cell: of row e of two of a task. */
+    /* The sums over k of all gates of a cell: of row e, 0 or 1, of the thread's pair of rows. */
     DEVICE void add_up(float *sums, const Task &task, int e) const
     {
         const int octet = task.octet, j = task.column, lane = task.lane;

@@ -5,7 +5,8 @@
 
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
-   before they are requested, except where teams exchange shares, which gained nothing. */
+   before they are requested; not in a CLUSTER, without tensor cores, and where teams of several blocks exchange
+   shares, which gained nothing. */
 
 #include "block.cuh"
 #include "ptx_async_copy.cuh"
@@ -15,7 +16,7 @@ namespace dnnffi {
 
 constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
-/* Where the rows of a step lie. Sequences of unequal length are packed: all rows of a step one
+/* Positions of rows in arrays. Sequences of unequal length are packed: all rows of a step one
    after the other, the longest rows first. */
 struct Places
 {

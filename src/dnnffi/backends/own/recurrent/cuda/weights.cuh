@@ -2,8 +2,9 @@
 /* The recurrent weights, read once from the flat buffer, as cuDNN lays it out: a matrix
    [HIDDEN, HIDDEN] per gate, one after the other. They become fragments of `mma`, which stay in
    registers, in shared memory, or, for what does not fit, in device memory in the order in which a
-   warp reads them. A forward multiplies by rows of the matrices, a backward by their columns.
-   Those of a NARROW kernel are in an array of our own, in the same order, with padded rows. */
+   warp reads them. A forward pass multiplies by rows of the matrices, a backward pass by their
+   columns.
+   Those of a NARROW kernel are in an array of the executor's, in the same order, with padded rows. */
 
 #include "config.cuh"
 #include "ptx_async_copy.cuh"
@@ -67,8 +68,8 @@ struct Origin
     }
 };
 
-/* A tile of a step of k on its way, in shared memory. Of a forward, a lane copies the two words that it
-   keeps. Of a backward, a word that is copied has K_WORD units of one k, and the warp transposes it. Words
+/* A tile of a step of k on its way, in shared memory. In a forward pass, a lane copies the two words that it
+   keeps. In a backward pass, a word that is copied has K_WORD units of one k, and the warp transposes it. Words
    of different k then lie in different banks. Where rows of matrices are whole words, these are copied
    past L1: shared memory leaves little of it, and loads would wait for room there. */
 struct Passage
