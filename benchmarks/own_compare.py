@@ -1,0 +1,296 @@
+"""Compare the recurrent kernels of two sources on one GPU: bits of results, and times.
+
+    git worktree add /tmp/old COMMIT
+    python benchmarks/own_compare.py /tmp/old/src [--rounds 2] [--seconds 0.01] [--json FILE]
+
+The same configurations run with both sources: for each network of `NETWORKS` the first ones that
+the tuner would measure. Each source has a process of its own, and the processes take turns, so that
+both meet the same states of the device. A time is the least over turns of one forward pass or of
+one backward pass with regard to data. x has eight columns, so that the matrix products take little.
+Results are compared by their SHA-256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:  # the package is that of a process's own source
+    from dnnffi.spec.names import DType, Mode
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+INPUTS = 8
+CONFIGS = 6  # of a network and pass, at most
+OF_EACH_KIND = 2
+CLUSTERS_FROM = 9
+"""First compute capability that has clusters."""
+
+SLOW = 0.97
+"""Speed of the new source, as a multiple of the old one's, below which a kernel is listed."""
+
+
+class Network(NamedTuple):
+    """A network of one layer; with ``ragged`` its rows have unequal lengths."""
+
+    mode: Mode
+    dtype: DType
+    hidden: int
+    batch: int
+    directions: int = 1
+    ragged: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Number of steps: fewer of a large network, whose steps take longer."""
+        return 400 if self.hidden < 1024 else 100 if self.hidden < 2048 else 40
+
+
+NETWORKS = (
+    Network("lstm", "float16", 1024, 64),
+    Network("lstm", "float32", 512, 64),
+    Network("gru", "float32", 512, 64, ragged=True),
+    Network("lstm", "float16", 512, 64, 2, ragged=True),
+    Network("gru", "float16", 256, 32),
+    Network("lstm", "float32", 128, 1),
+    Network("lstm", "float16", 2048, 64),
+    Network("gru", "bfloat16", 768, 16, 2),
+    Network("rnn_tanh", "float32", 256, 16),
+    Network("lstm", "bfloat16", 96, 8, ragged=True),
+    Network("gru", "float32", 1024, 128),
+    Network("gru", "float16", 64, 200, 2, ragged=True),
+    Network("lstm", "float32", 2048, 64),
+    Network("gru", "float32", 96, 16),
+)
+
+
+class Times(NamedTuple):
+    """Milliseconds of the least turn of each kernel, and digests of results, by name."""
+
+    ms: dict[str, float]
+    digests: dict[str, str]
+
+    def least(self, other: Times) -> Times:
+        """Return the lesser times of two turns of one source."""
+        ms = {name: min(ms, other.ms.get(name, ms)) for name, ms in self.ms.items()}
+        return self._replace(ms=ms)
+
+
+class Comparison(NamedTuple):
+    """Speeds of the new source by kernel, as multiples of the old one's, the least first.
+
+    different : names of the networks whose results differ
+    """
+
+    speeds: dict[str, float]
+    different: list[str]
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of all speeds."""
+        logs = [math.log(speed) for speed in self.speeds.values()]
+        return math.exp(sum(logs) / len(logs))
+
+    def lines(self) -> Iterator[str]:
+        """Yield what the command prints."""
+        yield f"{len(self.speeds)} kernels: {self.mean:.3f} times the old speed in the mean"
+        for name, speed in self.speeds.items():
+            if speed < SLOW:
+                yield f"{speed:6.3f}  {name}"
+        yield f"results that differ: {', '.join(self.different) or 'none'}"
+
+
+def compare(old: Times, new: Times) -> Comparison:
+    """Compare the kernels that both sources have."""
+    names = [name for name in old.ms if name in new.ms]
+    speeds = sorted((old.ms[name] / new.ms[name], name) for name in names)
+    different = [name for name, one in old.digests.items() if new.digests.get(name, one) != one]
+    return Comparison({name: speed for speed, name in speeds}, different)
+
+
+def configs(kind: Any, network: Network, chip: Any) -> list[Any]:
+    """Return the first configurations of each kind that the tuner would measure."""
+    from dnnffi.backends.own.recurrent import choices
+
+    of_layer = choices.backward_choices if kind.backward else choices.forward_choices
+    kinds = of_layer, choices.wide, choices.clustered, choices.scattered, choices.whole_rows
+    found = [
+        one
+        for choose in kinds
+        for one in choose(kind, network.batch, network.directions, chip)[:OF_EACH_KIND]
+    ]
+    return list(dict.fromkeys(found))[:CONFIGS]
+
+
+def problem_of(network: Network) -> Any:
+    """Return a training problem of a network."""
+    from dnnffi.spec.problem import RNNProblem
+    from dnnffi.spec.rnn import RNNSpec
+
+    spec = RNNSpec(
+        mode=network.mode,
+        input_size=INPUTS,
+        hidden_size=network.hidden,
+        bidirectional=network.directions == 2,
+        dtype=network.dtype,
+    )
+    sizes: dict[str, Any] = {"steps": network.steps, "batch": network.batch, "training": True}
+    if network.ragged:
+        drawn = np.random.default_rng(0).integers(network.steps // 2, network.steps, network.batch)
+        sizes["lengths"] = (network.steps, *map(int, drawn[1:]))
+    return RNNProblem.dense(spec, **sizes)
+
+
+class Run:
+    """One network with one pair of configurations, and its arrays on the device."""
+
+    def __init__(self, problem: Any, forward: Any, backward: Any) -> None:
+        import cupy
+
+        from dnnffi.backends.cublas import library
+        from dnnffi.backends.own.recurrent.executor import OwnNetwork
+        from dnnffi.backends.rnn_interface import BackwardDataAddresses, ForwardAddresses
+        from dnnffi.device.cupy import cupy_memory
+        from dnnffi.device.interface import Launch
+
+        memory, spec, rng = cupy_memory(), problem.spec, np.random.default_rng(0)
+        dtype = memory.dtype(spec.dtype)
+
+        def drawn(shape: tuple[int, ...], scale: float = 1.0) -> Any:
+            return cupy.asarray(scale * rng.standard_normal(shape, "f4")).astype(dtype)
+
+        self._network = OwnNetwork(problem, 0, memory, library.load(), "own", forward, backward)
+        self._launch = Launch(memory.current_stream(), 0)
+        self._executor = self._network.bind(problem, self._launch, None, is_exact=True)
+        has_cell = spec.has_cell
+        x, dy, h_0, dh_n = map(
+            drawn, (problem.x_shape, problem.y_shape, problem.h_shape, problem.h_shape)
+        )
+        c_0, dc_n = (drawn(problem.c_shape) if has_cell else None for _ in range(2))
+        weights = drawn((self._executor.weight_size,), spec.hidden_size**-0.5)
+        y, h_n, dx, dh_0 = map(cupy.zeros_like, (dy, h_0, x, h_0))
+        c_n, dc_0 = (cupy.zeros_like(c_0) if has_cell else None for _ in range(2))
+        buffers = [
+            cupy.zeros(max(1, nbytes), np.uint8)
+            for nbytes in (self._executor.workspace_bytes, self._executor.reserve_bytes)
+        ]
+        self._results = [one for one in (y, h_n, c_n, dx, dh_0, dc_0) if one is not None]
+        of_forward = (x, y, h_0, h_n, c_0, c_n, weights, *buffers)
+        of_backward = (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, *buffers)
+        self._kept = of_forward, of_backward
+        self._forward = ForwardAddresses(*map(_address, of_forward))
+        self._backward = BackwardDataAddresses(*map(_address, of_backward))
+
+    def forward(self) -> None:
+        """Enqueue the forward pass."""
+        self._executor.forward(self._launch, self._forward)
+
+    def backward(self) -> None:
+        """Enqueue the backward pass with regard to data."""
+        self._executor.backward_data(self._launch, self._backward)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all results of a step of training."""
+        self.forward()
+        self.backward()
+        found = hashlib.sha256()
+        for one in self._results:
+            found.update(one.get().tobytes())
+        return found.hexdigest()
+
+
+def _address(array: Any) -> int:
+    return 0 if array is None else int(array.data.ptr)
+
+
+def milliseconds(run: Any, seconds: float) -> float:
+    """Return the least of four turns of ``seconds`` each, in milliseconds of a call."""
+    from dnnffi.bench.clocks import CupyClock
+
+    clock = CupyClock()
+    once = clock.time(run, 2)[0]
+    calls = max(2, min(20, round(seconds * 1e3 / once)))
+    return min(float(clock.time(run, calls)[0]) for _ in range(4))
+
+
+def measure(seconds: float) -> Times:
+    """Measure all networks with the source of this process."""
+    from dnnffi.backends.own.recurrent.config import Chip, Kind
+    from dnnffi.backends.own.recurrent.kernels import compile_kernel
+    from dnnffi.device.cupy import cupy_memory
+
+    memory = cupy_memory()
+    major, _, multiprocessors = memory.architecture(0)
+    chip = Chip(multiprocessors, memory.shared_bytes(0), clusters=major >= CLUSTERS_FROM)
+    pairs = []
+    for network in NETWORKS:
+        kind = Kind(
+            network.mode, network.hidden, network.dtype, training=True, packed=network.ragged
+        )
+        forward = configs(kind, network, chip)
+        backward = configs(kind._replace(backward=True), network, chip)
+        for number in range(max(len(forward), len(backward))):
+            pair = forward[min(number, len(forward) - 1)], backward[min(number, len(backward) - 1)]
+            pairs.append((network, number, pair))
+    every = list(dict.fromkeys(config for *_, pair in pairs for config in pair))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda config: compile_kernel(config, memory), every))
+    times = Times({}, {})
+    for network, number, pair in pairs:
+        words = (network.mode, network.dtype, f"H{network.hidden}", f"B{network.batch}")
+        name = " ".join((*words, "ragged" * network.ragged, f"{number}"))
+        run = Run(problem_of(network), *pair)
+        times.digests[name] = run.digest()
+        times.ms[f"{name} forward"] = milliseconds(run.forward, seconds)
+        times.ms[f"{name} backward"] = milliseconds(run.backward, seconds)
+    return times
+
+
+def measured_by(source: Path, seconds: float) -> Times:
+    """Measure with a source in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "times.json"
+        path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, __file__, "--measure", str(file), "--seconds", str(seconds)]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True)
+        return Times(*json.loads(file.read_text(encoding="utf-8")))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("old", nargs="?", type=Path, help="folder src of the older source")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each source")
+    parser.add_argument("--seconds", type=float, default=0.01, help="length of a measurement")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the times there too")
+    parser.add_argument("--measure", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.measure is not None:
+        options.measure.write_text(json.dumps(measure(options.seconds)), encoding="utf-8")
+        return
+    if options.old is None or not (options.old / "dnnffi").is_dir():
+        parser.error(f"{options.old} is not a folder with the package dnnffi: name the older src")
+    found: dict[Path, Times] = {}
+    for _ in range(options.rounds):
+        for source in (options.old, SOURCE):
+            times = measured_by(source, options.seconds)
+            found[source] = times.least(found[source]) if source in found else times
+    if options.json is not None:
+        sides = {"old": found[options.old], "new": found[SOURCE]}
+        content = {side: times._asdict() for side, times in sides.items()}
+        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    print("\n".join(compare(found[options.old], found[SOURCE]).lines()))
+
+
+if __name__ == "__main__":
+    main()
