@@ -7,6 +7,7 @@ that imports one of them as ``xp``.
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,15 @@ BLOCK = re.compile(
 )
 ON_JAX = ("equinox", "flax", "keras", "optax")
 IMPORT = re.compile(r"^import (?:numpy|cupy) as xp\b", re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def logger_as_before():
+    """Leave the logger's level as it was: docs/tuning.md sets it, for the whole process."""
+    logger = logging.getLogger("dnnffi")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 class Block(NamedTuple):
