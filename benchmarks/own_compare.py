@@ -5,9 +5,9 @@
 
 The same configurations run with both sources: for each network of `NETWORKS` the first ones that
 the tuner would measure. Each source has a process of its own, and the processes take turns, so that
-both meet the same states of the device. A time is the least over turns of one forward pass or of
-one backward pass with regard to data. x has eight columns, so that the matrix products take little.
-Results are compared by their SHA-256.
+both meet the same states of the device. A time is that of one forward pass or of one backward pass
+with regard to data, the least of all turns. x has eight columns, so that the matrix products take
+little. Results are compared by their SHA-256.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Network(NamedTuple):
     batch: int
     directions: int = 1
     ragged: bool = False
+
+    def __str__(self) -> str:
+        words = (self.mode, self.dtype, f"H{self.hidden}", f"B{self.batch}", f"D{self.directions}")
+        return " ".join((*words, "ragged") if self.ragged else words)
 
     @property
     def steps(self) -> int:
@@ -248,8 +252,7 @@ def measure(seconds: float) -> Times:
         list(pool.map(lambda config: compile_kernel(config, memory), every))
     times = Times({}, {})
     for network, number, pair in pairs:
-        words = (network.mode, network.dtype, f"H{network.hidden}", f"B{network.batch}")
-        name = " ".join((*words, "ragged" * network.ragged, f"{number}"))
+        name = f"{network} {number}"
         run = Run(problem_of(network), *pair)
         times.digests[name] = run.digest()
         times.ms[f"{name} forward"] = milliseconds(run.forward, seconds)

@@ -570,7 +570,8 @@ def test_groups_for_which_there_is_no_room_come_in_further_launches(cublas):
         kernel.bind(17, 2, 2).run(network.launch, params)
     assert params.groups == 3
     expected = []
-    for params.first_group in (0, 2, 4):
+    for first in (0, 2, 4):
+        params.first_group = first
         expected.append(((6,), (128,), (struct_of(params),)))
     assert launches == expected
 

@@ -2,8 +2,8 @@
 
 A model of what the kernels do, line by line:
 
-- Each block reads the tags of its own words when it begins (`Tags::read`), and no thread writes
-  before a barrier behind that. All blocks begin after all of the launch before
+- Each block reads the tags of its own words when it begins (`Tags::read`); a barrier follows before
+  any thread writes. All blocks begin after all of the launch before
   have ended: launches on a stream are one after the other.
 - They send exchange 0 (the initial state; the gradients of the last step), and then, for each
   exchange e, gather it (`receive`), meet at the barrier after ``partials.write``, and send
