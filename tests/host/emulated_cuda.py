@@ -21,7 +21,12 @@ import numpy as np
 from host_memory import POISON, HostMemory, numbers_of
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.source import CONFIG_HEADER, KernelSource, with_headers
+from dnnffi.backends.own.source import (
+    CONFIG_HEADER,
+    KernelSource,
+    config_header,
+    with_headers,
+)
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -94,7 +99,7 @@ def functions(constants, includes, text, change=lambda header: header, prelude="
     ``change`` is applied to each header, ``prelude`` precedes them.
     """
     head = "".join(f'#include "{name}"\n' for name in includes)
-    made = {CONFIG_HEADER: source.config_header(constants)}
+    made = {CONFIG_HEADER: config_header(source.FOLDER, constants)}
     found = with_headers(source.FOLDER, f"{head}using namespace dnnffi;\n{text}", "", made)
     headers = tuple((name, change(_for_host(name, one))) for name, one in found.headers)
     return compiled(prelude + found.text, headers)

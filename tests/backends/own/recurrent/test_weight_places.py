@@ -9,7 +9,7 @@ from emulated_network import kernel_config
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.config import Kind
-from dnnffi.backends.own.source import CONFIG_HEADER, with_headers
+from dnnffi.backends.own.source import CONFIG_HEADER, config_header, with_headers
 
 TEXT = """
 #include "weights.cuh"
@@ -33,7 +33,7 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
 
 def fragments(kind, made, matrices):
     """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
-    config = {CONFIG_HEADER: source.config_header(made.constants())}
+    config = {CONFIG_HEADER: config_header(source.FOLDER, made.constants())}
     found = with_headers(source.FOLDER, TEXT, "find_weights", config)
     kernel = EmulatedKernel(*found, cooperative=True)
     shape = made.blocks, made.threads // 32, 32, made.warp_k, made.warp_tiles, 2, 4

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from dnnffi import dropout
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
-from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams, struct_of
+from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams
 from dnnffi.backends.own.recurrent.rows import RowLayout
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream

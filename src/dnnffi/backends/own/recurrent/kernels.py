@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent import small_products
 from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
-from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, struct_of
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.source import kernel_source
 from dnnffi.backends.own.source import Constant, KernelSource
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs

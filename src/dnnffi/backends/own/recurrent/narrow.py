@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
-from dnnffi.backends.own.recurrent.params import NarrowParams, struct_of
+from dnnffi.backends.own.recurrent.params import NarrowParams
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import one_step_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
-from dnnffi.backends.own.recurrent.params import OneStepParams, struct_of
+from dnnffi.backends.own.recurrent.params import OneStepParams
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,

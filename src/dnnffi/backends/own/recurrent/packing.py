@@ -7,6 +7,7 @@ from struct import Struct
 
 import numpy as np
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ROWS,
@@ -15,7 +16,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     row_kernels,
     table_kernel,
 )
-from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams, struct_of
+from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 

@@ -1,8 +1,8 @@
 """Parameters of the kernels by name: the structs in ``cuda/``, which a launch passes by value.
 
-Each class has the fields of the struct of its name, in the same order, of 8 bytes each: an address
-or an integer, or a float as a double. The declarations in CUDA say what each is, with its shape; a
-test compares names, order, types and offsets with the compiled structs.
+Each class has the fields of the struct of its name, in the same order, as `struct_of` packs them.
+The declarations in CUDA say what each is, with its shape; a test compares names, order, types and
+offsets with the compiled structs.
 
 Fields of a recurrent kernel are set one by one: each batch launches two of these, and a call with
 32 keywords takes the host four times as long.
@@ -11,9 +11,7 @@ Fields of a recurrent kernel are set one by one: each batch launches two of thes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
-from struct import Struct
-from typing import NamedTuple, get_type_hints
+from typing import NamedTuple
 
 
 @dataclass(slots=True, init=False)
@@ -182,53 +180,3 @@ class GatherParams(NamedTuple):
     step_stride: int
     row_stride: int
     pieces: int
-
-
-Params = (
-    ForwardParams
-    | BackwardParams
-    | OneStepParams
-    | NarrowParams
-    | TakeMasksParams
-    | DropParams
-    | BeginParams
-    | GatherParams
-)
-"""The parameters of any kernel."""
-
-
-class _Packer:
-    """Packs the fields of a class; a struct that is its last field follows as its bytes."""
-
-    def __init__(self, kind: type) -> None:
-        hints = get_type_hints(kind)
-        numbers = [name for name, hint in hints.items() if hint is not bytes]
-        formats = "".join("d" if hints[name] is float else "q" for name in numbers)
-        self._read = attrgetter(*numbers)
-        self._pack = Struct(f"<{formats}").pack
-        self._last = next((name for name, hint in hints.items() if hint is bytes), None)
-
-    def __call__(self, params: object) -> bytes:
-        """Return the struct; ``AttributeError`` names a field that was not set."""
-        found = self._pack(*self._read(params))
-        return found if self._last is None else found + getattr(params, self._last)
-
-
-_packers: dict[type, _Packer] = {
-    kind: _Packer(kind)
-    for kind in (
-        *(ForwardParams, BackwardParams, OneStepParams, NarrowParams),
-        *(TakeMasksParams, DropParams, BeginParams, GatherParams),
-    )
-}
-
-
-def struct_of(params: Params) -> bytes:
-    """Return the struct that a kernel takes; ``AttributeError`` names a field that was not set.
-
-    Examples
-    --------
-    >>> struct_of(TakeMasksParams(state=1, taken=2, masks=3)).hex(" ", 8)
-    '0100000000000000 0200000000000000 0300000000000000'
-    """
-    return _packers[params.__class__](params)

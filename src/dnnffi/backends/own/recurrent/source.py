@@ -17,26 +17,3 @@ FOLDER = KernelFolder(
 def kernel_source(file: str, name: str, constants: Mapping[str, Constant]) -> KernelSource:
     """Return the source of the kernel ``name`` in ``file`` of the folder ``cuda``."""
     return source.kernel_source(FOLDER, file, name, constants)
-
-
-def config_header(constants: Mapping[str, Constant]) -> str:
-    """Return the text of ``kernel_config.cuh`` for the constants of a kernel.
-
-    Examples
-    --------
-    >>> print(config_header({"DTYPE": "FLOAT16", "CELL": "LSTM"}))
-    #pragma once
-    #include "modes.cuh"
-    <BLANKLINE>
-    namespace dnnffi {
-    <BLANKLINE>
-    struct Config
-    {
-        static constexpr Dtype DTYPE = FLOAT16;
-        static constexpr CellMode CELL = LSTM;
-    };
-    <BLANKLINE>
-    } // namespace dnnffi
-    <BLANKLINE>
-    """
-    return source.config_header(FOLDER, constants)
