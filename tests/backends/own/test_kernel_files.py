@@ -33,6 +33,7 @@ FILES = [
     *(("own", path) for path in SHARED),
     *((folder, path) for folder, at in PLACES.items() for path in sorted(at.glob("*.cu*"))),
 ]
+KERNELS = [path for _, path in FILES if path.suffix == ".cu"]
 CONDITIONS = {"ptx_numbers.cuh": 3}  # conversions of older devices: `#if`, `#else`, `#endif`
 each_file = pytest.mark.parametrize(
     ("folder", "path"), FILES, ids=[str(path.relative_to(OWN)) for _, path in FILES]
@@ -108,6 +109,17 @@ def test_a_file_is_in_the_namespace(folder, path):
     assert text.count("#include") == len(re.findall(r'^#include "', text, re.MULTILINE))
 
 
+@pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
+def test_a_kernel_takes_one_struct(path):
+    text = path.read_text("utf-8")
+    kernels = re.findall(
+        r"__global__ void (?:__launch_bounds__\([^)]*\)\s+)?\w+\(([^)]*)\)\n{", text
+    )
+    assert len(kernels) == text.count("__global__") > 0
+    for parameters in kernels:
+        assert re.fullmatch(r"const __grid_constant__ \w+Params params", parameters)
+
+
 def test_there_is_one_macro():
     text = "".join(path.read_text("utf-8") for _, path in FILES)
     assert re.findall(r"^ *#define +(\w+)", text, re.MULTILINE) == ["DEVICE"]
@@ -128,8 +140,8 @@ def test_sizes_have_the_same_order_everywhere(layout, struct):
     (header,) = (text for _, text in general.headers if f"struct {struct}\n" in text)
     members = re.search(rf"struct {struct}\n{{(.*?)}};", header, re.DOTALL)[1]
     fields = re.findall(r"\b[A-Z][A-Z_]+\b(?=[,;])", members)
-    assert fields == re.findall(r"long long (\w+)", general.text)
-    assert fields == re.findall(r"\(int\)(\w+)", general.text)
+    assert fields == re.findall(r"long long (\w+);", general.text)
+    assert fields == re.findall(r"\(int\)params\.(\w+)", general.text)
     assert fields == [
         name for name in constants_of(specialized) if name not in constants_of(general)
     ]

@@ -6,10 +6,12 @@ steps. Here are two launches, in both layouts.
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 from math import prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.relayout import relayout
 from dnnffi.backends.own.source import DTYPES, FOLDER, Constant, KernelSource, kernel_source
 from dnnffi.device.arrays import in_layout, is_external
@@ -32,6 +34,25 @@ _BLOCKS = 8  # for each multiprocessor
 _MOST_PARTS = 256
 MAX_POSITIONS = 2**30
 """Positions of one channel. The kernels count by ints, in steps far below that."""
+
+
+class SumsOfImagesParams(NamedTuple):
+    """Parameters of ``sums_of_images`` (``bias_gradient.cu``)."""
+
+    values: int
+    sums: int
+    batch: int
+    channels: int
+    size: int
+
+
+class SumColumnsParams(NamedTuple):
+    """Parameters of ``sums_of_rows`` and ``sums_of_parts`` (``bias_gradient.cu``)."""
+
+    values: int
+    sums: int
+    rows: int
+    columns: int
 
 
 @cache
@@ -68,16 +89,21 @@ class BiasGradient:
         self._sum = memory.kernel(*bias_kernel(dtype, name))
         self._sum_parts = memory.kernel(*bias_kernel(dtype, "sums_of_parts"))
         self._grid, self._parts_grid = (tiles, parts), (columns, 1)
-        self._parts_sizes = parts, channels
-        self._sizes = (batch * size, channels) if by_rows else (batch, channels, size)
+        self._params: Callable[..., SumColumnsParams | SumsOfImagesParams]
+        if by_rows:
+            self._params = partial(SumColumnsParams, rows=batch * size, columns=channels)
+        else:
+            self._params = partial(SumsOfImagesParams, batch=batch, channels=channels, size=size)
+        self._parts_params = partial(SumColumnsParams, rows=parts, columns=channels)
         self.workspace_bytes = parts * channels * max(4, ITEM_SIZES[dtype])
 
     def run(self, launch: Launch, dy: int, db: int, workspace: int) -> None:
         """Enqueue it, on these addresses."""
-        arguments = (dy, workspace, *self._sizes)
-        self._sum(self._grid, (_THREADS,), arguments, stream=launch.stream)
-        arguments = (workspace, db, *self._parts_sizes)
-        self._sum_parts(self._parts_grid, (_THREADS,), arguments, stream=launch.stream)
+        stream = launch.stream
+        params = self._params(values=dy, sums=workspace)
+        self._sum(self._grid, (_THREADS,), (struct_of(params),), stream=stream)
+        parts_params = self._parts_params(values=workspace, sums=db)
+        self._sum_parts(self._parts_grid, (_THREADS,), (struct_of(parts_params),), stream=stream)
 
 
 def can_sum(shape: tuple[int, ...]) -> bool:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from math import prod
+from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.source import DTYPES, FOLDER, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.conv_problem import ConvProblem
 
 _THREADS = 256
 _BLOCKS = 8  # for each multiprocessor
+
+
+class EpilogueParams(NamedTuple):
+    """Parameters of ``epilogue`` (``epilogue.cu``)."""
+
+    y: int
+    residual: int
+    bias: int
+    alpha: float
+    relu: int
+    num_elements: int
+    channels: int
+    inner: int
 
 
 @cache
@@ -30,11 +45,16 @@ class EpilogueKernel:
         count = prod(problem.y_shape)
         most = _BLOCKS * memory.architecture(device).multiprocessors
         self._grid = (min(-(-count // _THREADS), most),)
-        inner = 1 if problem.channels_last else prod(sizes)
-        alpha = float(problem.alpha)
-        self._rest = alpha, int(problem.activation is not None), count, channels, inner
+        self._params = partial(
+            EpilogueParams,
+            alpha=float(problem.alpha),
+            relu=int(problem.activation is not None),
+            num_elements=count,
+            channels=channels,
+            inner=1 if problem.channels_last else prod(sizes),
+        )
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
         """Enqueue it."""
-        arguments = (at.result, at.residual, at.bias, *self._rest)
-        self._kernel(self._grid, (_THREADS,), arguments, stream=launch.stream)
+        params = self._params(y=at.result, residual=at.residual, bias=at.bias)
+        self._kernel(self._grid, (_THREADS,), (struct_of(params),), stream=launch.stream)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
+from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.source import BIT_TYPES, FOLDER, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import INT32_MAX, ITEM_SIZES
@@ -16,6 +18,24 @@ WORKSPACE_ALIGNMENT = 256
 
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
+
+
+class CopyImageParams(NamedTuple):
+    """Parameters of ``copy_image`` (``copy_image.cu``)."""
+
+    source: int
+    target: int
+    num_elements: int
+    inner: int
+    t0: int
+    t1: int
+    t2: int
+    s0: int
+    s1: int
+    s2: int
+    o0: int
+    o1: int
+    o2: int
 
 
 class ImageCopy:
@@ -47,7 +67,9 @@ class ImageCopy:
         self._kernel = memory.kernel(*copy_kernel(itemsize, is_small=is_small))
         most = _BLOCKS_PER_MULTIPROCESSOR * memory.architecture(device).multiprocessors
         self._grid = (min(-(-count // _THREADS), most),)
-        self._rest = count, inner, *target, *source, *offset
+        numbers = count, inner, *target, *source, *offset
+        named = zip(CopyImageParams._fields[2:], numbers, strict=True)
+        self._params = partial(CopyImageParams, **dict(named))
 
     def before(self, launch: Launch, at: ConvAddresses) -> ConvAddresses:
         """Enqueue the copy of an image that is read; return the addresses of the convolution."""
@@ -62,8 +84,8 @@ class ImageCopy:
             self._copy(launch, at.workspace + self._start, at.result)
 
     def _copy(self, launch: Launch, source: int, target: int) -> None:
-        arguments = (source, target, *self._rest)
-        self._kernel(self._grid, (_THREADS,), arguments, stream=launch.stream)
+        params = self._params(source=source, target=target)
+        self._kernel(self._grid, (_THREADS,), (struct_of(params),), stream=launch.stream)
 
 
 @lru_cache

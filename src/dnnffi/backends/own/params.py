@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, get_type_hints
 
 
-def struct_of(params: object) -> bytes:
+def struct_of(params: Any) -> bytes:
     """Return the struct of a dataclass or a named tuple, which has its fields in the same order.
 
     Each field has 8 bytes: an address or an integer, or a ``float`` as a double. A last field that
@@ -35,6 +35,8 @@ def _packer(kind: type) -> Callable[[Any], bytes]:
     numbers = [name for name in hints if name != last]
     read = attrgetter(*numbers)
     pack = Struct("<" + "".join("d" if hints[name] is float else "q" for name in numbers)).pack
+    if issubclass(kind, tuple) and not last:
+        return lambda params: pack(*params)
     if not last:
         return lambda params: pack(*read(params))
     return lambda params: pack(*read(params)) + getattr(params, last)

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.source import BIT_TYPES, FOLDER, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs
 
 MAX_DIMENSIONS = 5
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
+
+
+class RelayoutParams(NamedTuple):
+    """Parameters of ``relayout`` (``relayout.cu``)."""
+
+    source: int
+    target: int
+    num_elements: int
+    size_1: int
+    size_2: int
+    size_3: int
+    size_4: int
+    step_0: int
+    step_1: int
+    step_2: int
+    step_3: int
+    step_4: int
 
 
 def relayout(source: Array, target: Array, launch: Launch, memory: MemoryWithGraphs) -> None:
@@ -28,8 +47,21 @@ def relayout(source: Array, target: Array, launch: Launch, memory: MemoryWithGra
     most = _BLOCKS_PER_MULTIPROCESSOR * memory.architecture(launch.device).multiprocessors
     kernel = memory.kernel(*relayout_kernel(itemsize))
     blocks = min(-(-count // _THREADS), most)
-    arguments = (source.data.ptr, target.data.ptr, count, *sizes[1:], *steps)
-    kernel((blocks,), (_THREADS,), arguments, stream=launch.stream)
+    params = RelayoutParams(
+        source=source.data.ptr,
+        target=target.data.ptr,
+        num_elements=count,
+        size_1=sizes[1],
+        size_2=sizes[2],
+        size_3=sizes[3],
+        size_4=sizes[4],
+        step_0=steps[0],
+        step_1=steps[1],
+        step_2=steps[2],
+        step_3=steps[3],
+        step_4=steps[4],
+    )
+    kernel((blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream)
 
 
 @lru_cache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
+from functools import partial
 from typing import get_type_hints
 
 import pytest
+from declared_structs import WORD_BYTES, declared
 from emulated_cuda import compiled_source
 
 from dnnffi.backends.own.params import struct_of
@@ -30,27 +31,12 @@ SOURCES = {
 }
 """A source that has each struct."""
 
-WORD_BYTES = 8
-
-
-def declared(name, fields):
-    """Return each field's offset in a struct, whether it is a double, and the struct's size."""
-    struct_name = f"dnnffi::{name}"
-    places = ", ".join(f"__builtin_offsetof({struct_name}, {field})" for field in fields)
-    doubles = ", ".join(f"__is_same(decltype({struct_name}::{field}), double)" for field in fields)
-    text = (
-        f'\nextern "C" const long offsets[] = {{{places}, sizeof({struct_name})}};\n'
-        f'extern "C" const bool doubles[] = {{{doubles}}};\n'
-    )
-    library = compiled_source(SOURCES[name], text)
-    *offsets, size = (ctypes.c_long * (len(fields) + 1)).in_dll(library, "offsets")
-    return offsets, list((ctypes.c_bool * len(fields)).in_dll(library, "doubles")), size
-
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_fields_have_the_offsets_and_types_of_the_compiled_struct(name):
     hints = get_type_hints(getattr(params, name))
-    offsets, doubles, size = declared(name, list(hints))
+    compiled = partial(compiled_source, SOURCES[name])
+    offsets, doubles, size = declared(compiled, name, list(hints))
     assert offsets == [WORD_BYTES * number for number in range(len(hints))]
     assert doubles == [hint is float for hint in hints.values()]
     lengths = struct.calcsize(f"q{MAX_ROWS}i") - WORD_BYTES if name == "BeginParams" else 0

@@ -1,15 +1,17 @@
 """Forward and backward data of a depthwise convolution: a kernel for each layout.
 
 All that a layer fixes is a constant of the source. The number and size of the images are constants
-of a **specialized** kernel, which is compiled for one problem, and arguments of a launch of a
-**general** one, which serves all sizes of the layer. What follows the convolution of a forward pass
-is in the kernel.
+of a **specialized** kernel, which is compiled for one problem, and parameters of a **general** one,
+which serves all sizes of the layer. What follows the convolution of a forward pass is in the
+kernel.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from struct import pack
+from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.depthwise.axis import axes_of
@@ -17,6 +19,7 @@ from dnnffi.backends.own.depthwise.pixels import Pixels
 from dnnffi.backends.own.depthwise.planes import ENOUGH_BYTES, SHARED_BYTES, Planes
 from dnnffi.backends.own.depthwise.source import FOLDER
 from dnnffi.backends.own.depthwise.tile import Tile
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.source import DTYPES, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
@@ -29,6 +32,17 @@ _MOST_STRIDE = 4
 _MAX_TILE = 8  # outputs of a thread in a dimension; of backward data, times the stride
 _MAX_PLANES = 256  # of a block; a power of two
 _MOST_ELEMENTS = 2**30  # of an image, with its channels, or positions of all: counted by ints
+
+
+class DepthwiseParams(NamedTuple):
+    """Parameters of ``depthwise`` (``params.cuh``), which those of a general kernel begin with."""
+
+    x: int
+    w: int
+    bias: int
+    residual: int
+    y: int
+    alpha: float
 
 
 class DepthwiseGather:
@@ -52,13 +66,20 @@ class DepthwiseGather:
         made = _made(problem, self.tile, specialized=specialized)
         self._kernel = memory.kernel(*_source(problem, made, specialized=specialized))
         self._grid, self._threads = made.grid, (made.threads,)
-        self._rest: tuple[float, ...] = (float(problem.alpha),)
-        if not specialized:
-            self._rest += tuple(made.sizes.values())
+        self._alpha = float(problem.alpha)
+        self._sizes = b"" if specialized else pack_sizes(made.sizes)
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
         """Enqueue it."""
-        arguments = (at.first, at.second, at.bias, at.residual, at.result, *self._rest)
+        params = DepthwiseParams(
+            x=at.first,
+            w=at.second,
+            bias=at.bias,
+            residual=at.residual,
+            y=at.result,
+            alpha=self._alpha,
+        )
+        arguments = (struct_of(params) + self._sizes,)
         self._kernel(self._grid, self._threads, arguments, stream=launch.stream)
 
     def close(self) -> None:
@@ -69,6 +90,11 @@ class DepthwiseGather:
         sizes = "" if self.specialized else " for all sizes of the layer"
         tiles = f"tiles of {down} by {across}, {many} together"
         return f"a kernel of dnnffi's{sizes}, {tiles}; no workspace"
+
+
+def pack_sizes(sizes: dict[str, int]) -> bytes:
+    """Return what follows `DepthwiseParams` in the struct of a general kernel, 8 bytes each."""
+    return pack(f"<{len(sizes)}q", *sizes.values())
 
 
 def gather_kernel(problem: ConvProblem, tile: Tile, *, specialized: bool) -> KernelSource:

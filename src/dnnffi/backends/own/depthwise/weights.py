@@ -6,11 +6,14 @@ MobileNetV2 with a stride (`docs/convolution.md`).
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
+from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.own.depthwise.axis import plane
 from dnnffi.backends.own.depthwise.source import FOLDER
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.source import DTYPES, Constant, KernelSource, kernel_source
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
@@ -22,6 +25,36 @@ _THREADS = 128
 _SHARED_BYTES = 48 * 1024
 _BLOCKS = 8  # for each multiprocessor
 _MOST_POSITIONS = 2**30  # of one channel: the kernel counts on by ints, in steps far below that
+
+
+class DepthwiseWeightsParams(NamedTuple):
+    """Parameters of ``depthwise_weights`` (``weights.cu``)."""
+
+    dy: int
+    x: int
+    sums: int
+    batch: int
+    channels: int
+    for_each_input: int
+    height: int
+    width: int
+    rows: int
+    columns: int
+    stride_h: int
+    stride_w: int
+    padding_h: int
+    padding_w: int
+    dilation_h: int
+    dilation_w: int
+
+
+class SumPartsParams(NamedTuple):
+    """Parameters of ``sum_parts`` (``weights.cu``)."""
+
+    sums: int
+    dw: int
+    num_elements: int
+    parts: int
 
 
 def weights_kernels(dtype: str, taps: tuple[int, int]) -> tuple[KernelSource, KernelSource]:
@@ -48,13 +81,26 @@ class DepthwiseWeights:
         kernels = weights_kernels(spec.dtype, (high, wide))
         self._sum, self._sum_parts = (memory.kernel(*one) for one in kernels)
         n, channels, *output = problem.y_shape
-        self._geometry: tuple[int, ...] = (
-            *(n, channels, channels // spec.groups),
-            *plane(problem.sizes, 1),
-            *plane(tuple(output), 1),
-            *plane(spec.stride, 1),
-            *plane(spec.padding_before, 0),
-            *plane(spec.dilation, 1),
+        height, width = plane(problem.sizes, 1)
+        rows, columns = plane(tuple(output), 1)
+        stride_h, stride_w = plane(spec.stride, 1)
+        padding_h, padding_w = plane(spec.padding_before, 0)
+        dilation_h, dilation_w = plane(spec.dilation, 1)
+        self._params = partial(
+            DepthwiseWeightsParams,
+            batch=n,
+            channels=channels,
+            for_each_input=channels // spec.groups,
+            height=height,
+            width=width,
+            rows=rows,
+            columns=columns,
+            stride_h=stride_h,
+            stride_w=stride_w,
+            padding_h=padding_h,
+            padding_w=padding_w,
+            dilation_h=dilation_h,
+            dilation_w=dilation_w,
         )
         self._channels = channels
         self._count = channels * high * wide
@@ -70,12 +116,14 @@ class DepthwiseWeights:
         """Enqueue it."""
         parts, stream = self._parts, launch.stream
         sums = at.workspace if parts > 1 else at.result
-        arguments = (at.first, at.second, sums, *self._geometry)
-        self._sum((self._channels, parts), (_THREADS,), arguments, stream=stream)
+        params = self._params(dy=at.first, x=at.second, sums=sums)
+        self._sum((self._channels, parts), (_THREADS,), (struct_of(params),), stream=stream)
         if parts > 1:
             blocks = -(-self._count // _THREADS)
-            arguments = (sums, at.result, self._count, parts)
-            self._sum_parts((blocks,), (_THREADS,), arguments, stream=stream)
+            of_parts = SumPartsParams(
+                sums=sums, dw=at.result, num_elements=self._count, parts=parts
+            )
+            self._sum_parts((blocks,), (_THREADS,), (struct_of(of_parts),), stream=stream)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -5,10 +5,9 @@
 namespace dnnffi {
 
 extern "C" __global__ void __launch_bounds__(Config::BLOCK)
-    depthwise(const Element *__restrict__ x, const Element *__restrict__ w, const Element *__restrict__ bias,
-              const Element *__restrict__ residual, Element *__restrict__ y, double alpha)
+    depthwise(const __grid_constant__ DepthwiseParams params)
 {
-    convolve_pixels(x, w, bias, residual, y, alpha, Config());
+    convolve_pixels(params.x, params.w, params.bias, params.residual, params.y, params.alpha, Config());
 }
 
 } // namespace dnnffi

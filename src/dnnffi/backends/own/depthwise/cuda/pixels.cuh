@@ -12,6 +12,7 @@
 #include "axis.cuh"
 #include "epilogue.cuh"
 #include "pack.cuh"
+#include "params.cuh"
 
 namespace dnnffi {
 
@@ -32,7 +33,8 @@ struct PixelSizes
 
 /* Read a row of a tile's inputs, zeros outside of the image; `from` is the image. */
 template <class Sizes>
-DEVICE void load_row(Channels (&read)[WIDTH_IN], const Element *from, int row, int left, const Sizes sizes)
+DEVICE void load_row(Channels (&read)[WIDTH_IN], const Element *__restrict__ from, int row, int left,
+                     const Sizes sizes)
 {
 #pragma unroll
     for (int in_x = AxisX::LOW; in_x <= AxisX::HIGH; in_x++) {
@@ -73,8 +75,8 @@ DEVICE void multiply(float (&sums)[AxisY::TILE][AxisX::TILE][READ], const float 
 /* Store a tile; `origin` is the thread's channel in the first element of the image. */
 template <class Sizes>
 DEVICE void store(const float (&sums)[AxisY::TILE][AxisX::TILE][READ], const Channels &shift,
-                  const Element *residual, Element *y, double alpha, const Sizes sizes, long long origin,
-                  int top, int left)
+                  const Element *__restrict__ residual, Element *__restrict__ y, double alpha,
+                  const Sizes sizes, long long origin, int top, int left)
 {
 #pragma unroll
     for (int out_y = 0; out_y < AxisY::TILE; out_y++) {
@@ -97,15 +99,14 @@ DEVICE void store(const float (&sums)[AxisY::TILE][AxisX::TILE][READ], const Cha
 }
 
 /* Grid: PARTS blocks for each chunk of PLACES * TURNS tiles. `sizes` is an object of `Config`, or made of
-   arguments of a launch. */
+   what a launch passes. */
 template <class Sizes>
-DEVICE void convolve_pixels(
-    const Element *x,        /* [COUNT, INPUTS_Y, INPUTS_X, CHANNELS] */
-    const Element *w,        /* [CHANNELS, TAPS]: rows of WIDTH taps */
-    const Element *bias,     /* [CHANNELS], if BIAS */
-    const Element *residual, /* [COUNT, OUTPUTS_Y, OUTPUTS_X, CHANNELS], if RESIDUAL; times alpha */
-    Element *y,              /* [COUNT, OUTPUTS_Y, OUTPUTS_X, CHANNELS] */
-    double alpha, const Sizes sizes)
+DEVICE void convolve_pixels(const Element *__restrict__ x,        /* [COUNT, INPUTS_Y, INPUTS_X, CHANNELS] */
+                            const Element *__restrict__ w,        /* [CHANNELS, TAPS]: rows of WIDTH taps */
+                            const Element *__restrict__ bias,     /* [CHANNELS], if BIAS */
+                            const Element *__restrict__ residual, /* as y, if RESIDUAL; times alpha */
+                            Element *__restrict__ y, /* [COUNT, OUTPUTS_Y, OUTPUTS_X, CHANNELS] */
+                            double alpha, const Sizes sizes)
 {
     constexpr int PITCH = Config::PITCH;
     __shared__ float weights[TAPS * PITCH];

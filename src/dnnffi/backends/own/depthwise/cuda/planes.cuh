@@ -17,6 +17,7 @@
 #include "axis.cuh"
 #include "epilogue.cuh"
 #include "pack.cuh"
+#include "params.cuh"
 
 namespace dnnffi {
 
@@ -49,8 +50,8 @@ struct PlaneSizes
 
 /* Fill the shared memory of a block: planes from `first` on, rows counted from row `base` of the image. */
 template <class Sizes>
-DEVICE void load_planes(const Element *x, const Element *w, const Sizes sizes, int thread, int first,
-                        int base, float *tile, float *weights)
+DEVICE void load_planes(const Element *__restrict__ x, const Element *__restrict__ w, const Sizes sizes,
+                        int thread, int first, int base, float *tile, float *weights)
 {
     constexpr int AT_ONCE = Config::AT_ONCE, FLOATS = Config::FLOATS;
     /* What is read is on its way while the zeros are written. */
@@ -120,8 +121,9 @@ DEVICE void multiply(float (&sums)[AxisY::TILE][AxisX::TILE], const float (&taps
 
 /* Store a tile that begins at an output; `line` is the number of its row, counted over all planes. */
 template <class Sizes>
-DEVICE void store(const float (&sums)[AxisY::TILE][AxisX::TILE], float shift, const Element *residual,
-                  Element *y, double alpha, const Sizes sizes, long long line, int row, int column)
+DEVICE void store(const float (&sums)[AxisY::TILE][AxisX::TILE], float shift,
+                  const Element *__restrict__ residual, Element *__restrict__ y, double alpha,
+                  const Sizes sizes, long long line, int row, int column)
 {
 #pragma unroll
     for (int out_y = 0; out_y < AxisY::TILE; out_y++) {
@@ -143,15 +145,15 @@ DEVICE void store(const float (&sums)[AxisY::TILE][AxisX::TILE], float shift, co
     }
 }
 
-/* Grid: [blocks of PLANES planes, bands]. `sizes` is an object of `Config`, or made of arguments of a launch. */
+/* Grid: [blocks of PLANES planes, bands]. `sizes` is an object of `Config`, or made of what a launch passes. */
 template <class Sizes>
-DEVICE void
-convolve_planes(const Element *x,        /* [COUNT, INPUTS_Y, INPUTS_X] */
-                const Element *w,        /* [CHANNELS, TAPS]: rows of WIDTH taps */
-                const Element *bias,     /* [CHANNELS], if BIAS */
-                const Element *residual, /* [COUNT, OUTPUTS_Y, OUTPUTS_X], if RESIDUAL; times alpha */
-                Element *y,              /* [COUNT, OUTPUTS_Y, OUTPUTS_X] */
-                double alpha, const Sizes sizes)
+DEVICE void convolve_planes(
+    const Element *__restrict__ x,        /* [COUNT, INPUTS_Y, INPUTS_X] */
+    const Element *__restrict__ w,        /* [CHANNELS, TAPS]: rows of WIDTH taps */
+    const Element *__restrict__ bias,     /* [CHANNELS], if BIAS */
+    const Element *__restrict__ residual, /* [COUNT, OUTPUTS_Y, OUTPUTS_X], if RESIDUAL; times alpha */
+    Element *__restrict__ y,              /* [COUNT, OUTPUTS_Y, OUTPUTS_X] */
+    double alpha, const Sizes sizes)
 {
     alignas(16) __shared__ float tile[Config::MAX_CELLS];
     __shared__ float weights[PLANES * WEIGHTS];
