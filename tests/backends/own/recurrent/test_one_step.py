@@ -125,7 +125,7 @@ ONE = RNNProblem.dense(SPEC, steps=1, batch=6, training=False)
             RNNProblem.dense(SPEC, steps=1, batch=64, training=False)._replace(layout=BATCH_MAJOR),
             True,
         ),
-        (RNNProblem.dense(SPEC, steps=1, batch=65, training=False), False),
+        (RNNProblem.dense(SPEC, steps=1, batch=257, training=False), False),
         (RNNProblem.dense(SPEC, steps=2, batch=6, training=False), False),
         (RNNProblem.dense(SPEC, steps=1, batch=6, training=True), False),
         (
@@ -143,7 +143,7 @@ def test_which_problems_they_run(problem, fits):
     st.sampled_from(["float32", "float16"]),
     st.integers(1, 4096),
     st.integers(1, 4096),
-    st.integers(1, 64),
+    st.integers(1, 256),
     st.integers(1, 2),
 )
 @settings(max_examples=200)
@@ -151,7 +151,7 @@ def test_a_division_covers_a_layer(mode, dtype, hidden, inputs, batch, direction
     one = division(Kind(mode, hidden, dtype), inputs, batch, directions, 132)
     assert one.rows < batch + 8
     assert 1 <= one.x_warps < one.threads // 32
-    assert one.shared_bytes <= 48 << 10  # what a kernel has without asking
+    assert one.shared_bytes <= 96 << 10  # compute capability 8.6 has 99 KiB for a block
     assert one.blocks(batch, directions) * 8 * one.octets * one.rows >= hidden * batch * directions
     smaller = one.rows > 8 and one._replace(rows=one.rows // 2)
     assert not smaller or smaller.blocks(batch, directions) > 132

@@ -28,11 +28,11 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.size_class import SizeClass
 from dnnffi.spec.weights import weight_layout
 
-_MOST_ROWS = 64
+_MOST_ROWS = 256
 """Of a problem: of more, a product of a library reads the matrices fewer times."""
 
 _WARPS = 8
-_ROWS = 8, 16, 32
+_ROWS = 8, 16, 32, 64
 
 
 def is_one_step(problem: RNNProblem, sizes: SizeClass) -> bool:
@@ -161,7 +161,10 @@ class OneStepNetwork:
         self.weight_size: int = weight_layout(spec, "cudnn").size
         size = ITEM_SIZES[spec.dtype]
         self.row_bytes = spec.num_directions * spec.hidden_size * size
-        by_inputs = {one.inputs: (memory.kernel(*one.kernel()), one) for one in divisions}
+        by_inputs = {
+            one.inputs: (memory.kernel(*one.kernel(), shared_bytes=one.shared_bytes), one)
+            for one in divisions
+        }
         self.layers = []
         for layer, weights in enumerate(layer_weights(spec)):
             self.layers.append(
