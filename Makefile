@@ -204,6 +204,10 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) -m dnnffi bench stream --conv --device gpu --json docs/verification/stream_conv.json
 	$(run) -m dnnffi bench callers --device gpu --json docs/verification/callers.json
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
+	$(run) benchmarks/own_costs.py --json docs/verification/own_costs.json
+	$(run) benchmarks/own_costs.py --fit docs/verification/own_costs.json
+	$(run) benchmarks/own_costs.py --json docs/verification/own_costs.json --add --each 0
+	$(run) benchmarks/own_costs.py --fit docs/verification/own_costs.json
 	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
 		--json docs/verification/bench_cnn.json

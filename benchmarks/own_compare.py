@@ -3,11 +3,12 @@
     git worktree add /tmp/old COMMIT
     python benchmarks/own_compare.py /tmp/old/src [--rounds 2] [--seconds 0.01] [--json FILE]
 
-The same configurations run with both sources: for each network of `NETWORKS` the first ones that
-the tuner would measure. Each source has a process of its own, and the processes take turns, so that
-both meet the same states of the device. A time is that of one forward pass or of one backward pass
-with regard to data, the least of all turns. x has eight columns, so that the matrix products take
-little. Results are compared by their SHA-256.
+The same configurations run with both sources: for each network of `NETWORKS` what the tuner of the
+new one would measure, and the most promising ones of each way to exchange. Each source has a
+process of its own, and the processes take turns, so that both meet the same states of the device. A
+time is that of one forward pass or of one backward pass with regard to data, the least of all
+turns. x has eight columns, so that the matrix products take little. Results are compared by their
+SHA-256.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ if TYPE_CHECKING:  # the package is that of a process's own source
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 INPUTS = 8
 CONFIGS = 6  # of a network and pass, at most
-OF_EACH_KIND = 2
-CLUSTERS_FROM = 9
-"""First compute capability that has clusters."""
+OF_EACH_WAY = 1
 
 SLOW = 0.97
 """Speed of the new source, as a multiple of the old one's, below which a kernel is listed."""
@@ -124,21 +123,59 @@ def compare(old: Times, new: Times) -> Comparison:
 
 
 def configs(kind: Any, network: Network, chip: Any) -> list[Any]:
-    """Return the first configurations of each kind that the tuner would measure."""
-    from dnnffi.backends.own.recurrent import choices
+    """Return what the tuner would measure, and the most promising ones of each way to exchange."""
+    from dnnffi.backends.own.recurrent import search
+    from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
 
-    of_layer = choices.backward_choices if kind.backward else choices.forward_choices
-    kinds = of_layer, choices.wide, choices.clustered, choices.scattered, choices.whole_rows
-    found = [
-        one
-        for choose in kinds
-        for one in choose(kind, network.batch, network.directions, chip)[:OF_EACH_KIND]
-    ]
+    layer = Layer(network.batch, network.directions, chip)
+    found = [*search.whole_rows(kind, layer), *search.worth_measuring(kind, layer)]
+    for way in (search.gathering, search.scattered, search.clustered):
+        found += sorted(way(kind, layer), key=lambda one: step_us(one, layer))[:OF_EACH_WAY]
     return list(dict.fromkeys(found))[:CONFIGS]
 
 
-def problem_of(network: Network) -> Any:
-    """Return a training problem of a network."""
+class Pair(NamedTuple):
+    """A forward and a backward kernel of a network, by the names of their fields."""
+
+    network: int
+    forward: dict[str, Any]
+    backward: dict[str, Any]
+
+
+def pairs(chip: Any) -> list[Pair]:
+    """Return the kernels of all networks that are compared."""
+    from dnnffi.backends.own.recurrent.config import Kind
+
+    found = []
+    for number, network in enumerate(NETWORKS):
+        kind = Kind(
+            network.mode, network.hidden, network.dtype, training=True, packed=network.ragged
+        )
+        forward = configs(kind, network, chip)
+        backward = configs(kind._replace(backward=True), network, chip)
+        for place in range(max(len(forward), len(backward))):
+            both = (one[min(place, len(one) - 1)] for one in (forward, backward))
+            found.append(Pair(number, *map(fields_of, both)))
+    return found
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """Return the fields of a configuration by name, those of its kind too."""
+    return {**config._asdict(), "kind": config.kind._asdict()}
+
+
+def config_of(fields: dict[str, Any]) -> Any:
+    """Return the configuration with these fields, or None if the source lacks one that is set."""
+    from dnnffi.backends.own.recurrent.config import KernelConfig, Kind
+
+    known = {name: fields[name] for name in KernelConfig._fields if name in fields}
+    if any(value for name, value in fields.items() if name not in known):
+        return None
+    return KernelConfig(**{**known, "kind": Kind(**fields["kind"])})
+
+
+def problem_of(network: Network, steps: int | None = None) -> Any:
+    """Return a training problem of a network, of its own number of steps or another one."""
     from dnnffi.spec.problem import RNNProblem
     from dnnffi.spec.rnn import RNNSpec
 
@@ -149,10 +186,11 @@ def problem_of(network: Network) -> Any:
         bidirectional=network.directions == 2,
         dtype=network.dtype,
     )
-    sizes: dict[str, Any] = {"steps": network.steps, "batch": network.batch, "training": True}
+    steps = steps or network.steps
+    sizes: dict[str, Any] = {"steps": steps, "batch": network.batch, "training": True}
     if network.ragged:
-        drawn = np.random.default_rng(0).integers(network.steps // 2, network.steps, network.batch)
-        sizes["lengths"] = (network.steps, *map(int, drawn[1:]))
+        drawn = np.random.default_rng(0).integers(steps // 2, steps, network.batch)
+        sizes["lengths"] = (steps, *map(int, drawn[1:]))
     return RNNProblem.dense(spec, **sizes)
 
 
@@ -168,11 +206,11 @@ class Run:
         from dnnffi.device.cupy import cupy_memory
         from dnnffi.device.interface import Launch
 
-        memory, spec, rng = cupy_memory(), problem.spec, np.random.default_rng(0)
+        memory, spec, rng = cupy_memory(), problem.spec, cupy.random.RandomState(0)
         dtype = memory.dtype(spec.dtype)
 
         def drawn(shape: tuple[int, ...], scale: float = 1.0) -> Any:
-            return cupy.asarray(scale * rng.standard_normal(shape, "f4")).astype(dtype)
+            return (scale * rng.standard_normal(shape, "f4")).astype(dtype)
 
         self._network = OwnNetwork(problem, 0, memory, library.load(), "own", forward, backward)
         self._launch = Launch(memory.current_stream(), 0)
@@ -228,46 +266,40 @@ def milliseconds(run: Any, seconds: float) -> float:
     return min(float(clock.time(run, calls)[0]) for _ in range(4))
 
 
-def measure(seconds: float) -> Times:
-    """Measure all networks with the source of this process."""
-    from dnnffi.backends.own.recurrent.config import Chip, Kind
+def measure(seconds: float, kernels: Path) -> Times:
+    """Measure the kernels of a file with the source of this process, which else writes it."""
+    from dnnffi.backends.own.recurrent.candidates import OwnCandidates
     from dnnffi.backends.own.recurrent.kernels import compile_kernel
     from dnnffi.device.cupy import cupy_memory
 
     memory = cupy_memory()
-    major, _, multiprocessors = memory.architecture(0)
-    chip = Chip(multiprocessors, memory.shared_bytes(0), clusters=major >= CLUSTERS_FROM)
-    pairs = []
-    for network in NETWORKS:
-        kind = Kind(
-            network.mode, network.hidden, network.dtype, training=True, packed=network.ragged
-        )
-        forward = configs(kind, network, chip)
-        backward = configs(kind._replace(backward=True), network, chip)
-        for number in range(max(len(forward), len(backward))):
-            pair = forward[min(number, len(forward) - 1)], backward[min(number, len(backward) - 1)]
-            pairs.append((network, number, pair))
-    every = list(dict.fromkeys(config for *_, pair in pairs for config in pair))
+    if not kernels.exists():
+        kernels.write_text(json.dumps(pairs(OwnCandidates(memory).chip())), encoding="utf-8")
+    known = []
+    for place, one in enumerate(json.loads(kernels.read_text(encoding="utf-8"))):
+        pair = Pair(*one)
+        both = config_of(pair.forward), config_of(pair.backward)
+        if None not in both:
+            known.append((f"{NETWORKS[pair.network]} {place}", NETWORKS[pair.network], both))
+    every = dict.fromkeys(config for *_, both in known for config in both)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda config: compile_kernel(config, memory), every))
     times = Times({}, {})
-    for network, number, pair in pairs:
-        name = f"{network} {number}"
-        run = Run(problem_of(network), *pair)
+    for name, network, both in known:
+        run = Run(problem_of(network), *both)
         times.digests[name] = run.digest()
         times.ms[f"{name} forward"] = milliseconds(run.forward, seconds)
         times.ms[f"{name} backward"] = milliseconds(run.backward, seconds)
     return times
 
 
-def measured_by(source: Path, seconds: float) -> Times:
-    """Measure with a source in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "times.json"
-        path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, __file__, "--measure", str(file), "--seconds", str(seconds)]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True)
-        return Times(*json.loads(file.read_text(encoding="utf-8")))
+def measured_by(source: Path, seconds: float, folder: Path) -> Times:
+    """Measure with a source in a process of its own; ``folder`` has what all have in common."""
+    file = folder / "times.json"
+    path = os.pathsep.join(filter(None, (str(source), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, __file__, "--measure", str(folder), "--seconds", str(seconds)]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True)
+    return Times(*json.loads(file.read_text(encoding="utf-8")))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -276,18 +308,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2, help="turns of each source")
     parser.add_argument("--seconds", type=float, default=0.01, help="length of a measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the times there too")
-    parser.add_argument("--measure", type=Path, metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--measure", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.measure is not None:
-        options.measure.write_text(json.dumps(measure(options.seconds)), encoding="utf-8")
+        times = measure(options.seconds, options.measure / "kernels.json")
+        (options.measure / "times.json").write_text(json.dumps(times), encoding="utf-8")
         return
     if options.old is None or not (options.old / "dnnffi").is_dir():
         parser.error(f"{options.old} is not a folder with the package dnnffi: name the older src")
     found: dict[Path, Times] = {}
-    for _ in range(options.rounds):
-        for source in (options.old, SOURCE):
-            times = measured_by(source, options.seconds)
-            found[source] = times.least(found[source]) if source in found else times
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds):
+            for source in (SOURCE, options.old):  # the first one chooses the kernels
+                times = measured_by(source, options.seconds, Path(folder))
+                found[source] = times.least(found[source]) if source in found else times
     if options.json is not None:
         sides = {"old": found[options.old], "new": found[SOURCE]}
         content = {side: times._asdict() for side, times in sides.items()}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.choices import forward_choices, whole_rows
 from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind
-from dnnffi.backends.own.recurrent.estimates import gathered_words, shared_words
+from dnnffi.backends.own.recurrent.cost_model import Layer, gathered_words, shared_words
+from dnnffi.backends.own.recurrent.search import whole_rows, worth_measuring
 from dnnffi.bench.summary import (
     CAPTURED,
     GRAPH,
@@ -143,8 +143,9 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     """
     kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"])
     batch, directions = shape["batch"], shape["directions"]
-    found = forward_choices(kind, batch, directions, H200)
-    if not found or steps is None or whole_rows(kind, batch, directions, H200):
+    layer = Layer(batch, directions, H200)
+    found = [one for one in worth_measuring(kind, layer) if not one.cluster]
+    if not found or steps is None or whole_rows(kind, layer):
         return "-"
     one = found[0]
     at_once = H200.multiprocessors // one.blocks

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +26,9 @@ from dnnffi.backends.own.depthwise.gather import gather_kernel, tiles
 from dnnffi.backends.own.depthwise.weights import weights_kernels
 from dnnffi.backends.own.epilogue import epilogue_kernel
 from dnnffi.backends.own.image_copy import copy_kernel
-from dnnffi.backends.own.recurrent import choices, kernels
+from dnnffi.backends.own.recurrent import kernels, search
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
+from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.relayout import relayout_kernel
 from dnnffi.backends.own.source import KernelSource
@@ -74,12 +76,17 @@ def resources(log: str) -> dict[str, Resources]:
     return found
 
 
+def _most_promising(kind: Kind, batch: int) -> KernelConfig:
+    """Return the first configuration that is not a cluster."""
+    found = search.worth_measuring(kind, Layer(batch, 1, H100))
+    return next(one for one in found if not one.cluster)
+
+
 def _pairs() -> Iterator[tuple[str, KernelConfig]]:
     """Yield a name and a config for each kind of division and dtype, forward and backward."""
     inference = {"training": False}
     for phase in ("forward", "backward"):
         training = {"training": True, "backward": phase == "backward"}
-        of_layer = getattr(choices, f"{phase}_choices")
         for mode, dtype, hidden, batch, more in (
             ("lstm", "float16", 1024, 64, {}),
             ("lstm", "float32", 512, 64, {}),
@@ -90,25 +97,30 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
         ):
             kind = Kind(mode, hidden, dtype, **training, **more)
             words = " ".join((mode, dtype, str(hidden), *more, phase))
-            yield words, of_layer(kind, batch, 1, H100)[0]
+            yield words, _most_promising(kind, batch)
         wide = Kind("lstm", 2816, "float16", **training)
-        for number, one in enumerate(choices.wide(wide, 64, 1, H100)[:2]):
-            yield f"lstm float16 2816 wide {number} {phase}", one
+        yield f"lstm float16 2816 {phase}", _most_promising(wide, 64)
         for how, mode, dtype, hidden, batch, layers in (
             ("clustered", "lstm", "float16", 128, 16, 1),
             ("clustered", "gru", "float32", 96, 16, 1),
             ("clustered", "gru", "float16", 128, 8, 2),
             ("scattered", "lstm", "bfloat16", 1536, 16, 1),
-            ("whole_rows", "gru", "float16", 50, 100, 1),
-            ("whole_rows", "lstm", "float32", 128, 1, 1),
         ):
             kind = Kind(mode, hidden, dtype, **training, layers=layers)
             words = f"{mode} {dtype} {hidden} {how} {layers} {phase}"
-            yield words, getattr(choices, how)(kind, batch, 1, H100)[0]
+            layer = Layer(batch, 1, H100)
+            yield words, min(getattr(search, how)(kind, layer), key=partial(step_us, layer=layer))
+        for mode, dtype, hidden, batch in (
+            ("gru", "float16", 50, 100),
+            ("lstm", "float32", 128, 1),
+        ):
+            kind = Kind(mode, hidden, dtype, **training)
+            words = f"{mode} {dtype} {hidden} whole_rows {phase}"
+            yield words, search.whole_rows(kind, Layer(batch, 1, H100))[0]
         kind = Kind("lstm", 256, "float16", **training)
-        yield f"lstm float16 256 at once {phase}", choices.layers_at_once(kind, 8, 100, 2, H100)[0]
+        yield f"lstm float16 256 at once {phase}", search.layers_at_once(kind, 8, 100, 2, H100)[0]
     kind = Kind("lstm", 512, "float16", **inference)
-    yield "lstm float16 512 inference", choices.forward_choices(kind, 64, 1, H100)[0]
+    yield "lstm float16 512 inference", _most_promising(kind, 64)
 
 
 def configurations() -> dict[str, KernelConfig]:

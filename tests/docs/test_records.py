@@ -30,6 +30,7 @@ MESSAGES = "the words of errors, and kernels for what the figures do not run, ch
 KERNELS = (
     "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 )
+SEARCH = "kernels are chosen by a cost model since the run, and single steps may have more rows; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
@@ -43,7 +44,9 @@ STALE = {
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "call_overhead.json": KERNELS,
+    "callers.json": SEARCH,
     "first_call.json": ONE_STEP,
+    "gpu.json": SEARCH,
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": ONE_STEP,

@@ -11,10 +11,11 @@ import pytest
 from conformance import Backend, Case, Sizes, problem_of
 
 import dnnffi
-from dnnffi.backends.own.recurrent import candidates, choices
+from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.choices import scattered, wide
-from dnnffi.backends.own.recurrent.config import Chip, Kind, of_whole_rows
+from dnnffi.backends.own.recurrent.config import Kind, of_whole_rows
+from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+from dnnffi.backends.own.recurrent.search import clustered, gathering, scattered, worth_measuring
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
@@ -59,9 +60,25 @@ def exchange(request, monkeypatch):
     """How the blocks of small layers exchange words."""
     if request.param != "not at all":
         monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+    if request.param == "in clusters":
+        monkeypatch.setattr(candidates, "worth_measuring", clusters_first)
     if request.param == "through memory":
-        monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+        monkeypatch.setattr(candidates, "worth_measuring", without_clusters)
+        monkeypatch.setattr(candidates, "clusters_of_layers", lambda *_: ())
     return request.param
+
+
+def first(found, layer, most=1):
+    """The most promising configurations of some."""
+    return tuple(sorted(found, key=lambda one: step_us(one, layer))[:most])
+
+
+def clusters_first(kind, layer):
+    return (*first(clustered(kind, layer), layer), *worth_measuring(kind, layer))
+
+
+def without_clusters(kind, layer):
+    return first(gathering(kind, layer), layer)
 
 
 @pytest.mark.usefixtures("exchange")
@@ -111,35 +128,35 @@ def test_any_number_of_steps(mode, steps):
 )
 @pytest.mark.parametrize("layout", ["dense", "lengths"])
 def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, layout, monkeypatch):
-    memory = cupy_memory()
-    _, _, multiprocessors = memory.architecture(0)
     kind = Kind(mode, hidden_size, dtype, True, True, strict=math == "strict")
-    shares = scattered(kind, batch, 1, Chip(multiprocessors, memory.shared_bytes(0)))
+    layer = Layer(batch, 1, OwnCandidates(cupy_memory()).chip())
+    shares = first(scattered(kind, layer), layer, 2)
     if not shares:
         pytest.skip("this device has no room for one")
 
     monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     case = case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math))
-    check_each(shares, "backward_choices", case, monkeypatch)
+    check_each(shares, case, monkeypatch)
 
 
-def check_each(found, choices_of, case, monkeypatch):
-    """The case with each of these geometries, instead of what it is offered."""
-    monkeypatch.setattr(candidates, "clustered", lambda *_: ())
+def check_each(found, case, monkeypatch):
+    """The case with each of these configurations, instead of what it is offered."""
     for one in found:
 
-        def only(kind, *_, one=one):
-            return [one._replace(kind=kind._replace(narrow=one.kind.narrow))]
+        def only(kind, layer, one=one):
+            if kind.backward != one.kind.backward:
+                return without_clusters(kind, layer)
+            return (one._replace(kind=kind._replace(narrow=one.kind.narrow)),)
 
-        monkeypatch.setattr(candidates, choices_of, only)
+        monkeypatch.setattr(candidates, "worth_measuring", only)
         check(case)
 
 
 @pytest.mark.parametrize(
     ("mode", "dtype", "hidden_size", "batch"),
     [
-        ("lstm", "float16", 328, 40),
+        ("lstm", "float16", 1000, 40),
         ("lstm", "float16", 1536, 64),
         ("lstm", "float32", 1000, 40),
         ("gru", "bfloat16", 1413, 33),
@@ -150,16 +167,17 @@ def check_each(found, choices_of, case, monkeypatch):
 @pytest.mark.parametrize("layout", ["dense", "packed"])
 def test_forwards_of_large_layers(mode, dtype, hidden_size, batch, layout, monkeypatch):
     """Those that the layer is offered where L2 keeps no weights from one step to the next."""
-    memory = cupy_memory()
-    _, _, multiprocessors = memory.architecture(0)
-    chip = Chip(multiprocessors, memory.shared_bytes(0), l2_bytes=0)
+    chip = OwnCandidates(cupy_memory()).chip()
+    layer = Layer(batch, 1, chip._replace(l2_bytes=0))
     kind = Kind(mode, hidden_size, dtype, training=True)
-    found = wide(kind._replace(narrow=kind.can_be_narrow), batch, 1, chip)
+    kind = kind._replace(narrow=kind.can_be_narrow)
+    wide = [one for one in gathering(kind, layer) if one.rows > 16 or one.chunks > 1]
+    found = first(wide, layer, 2) + first([one for one in wide if one.stream_ring], layer)
     if not found:
         pytest.skip("this device has no room for one")
     assert all(one.far for one in found)
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
-    check_each(found, "forward_choices", case_of(spec, 5, batch, layout=layout), monkeypatch)
+    check_each(found, case_of(spec, 5, batch, layout=layout), monkeypatch)
 
 
 @pytest.mark.parametrize("layout", ["dense", "batch_first_lengths", "packed"])
@@ -198,9 +216,13 @@ def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
 @pytest.fixture
 def narrow(monkeypatch):
     """Forwards in float32 with recurrent products of float16, of any size."""
-    monkeypatch.setattr(choices, "_FEW_WORDS", 0)
-    for other in ("whole_rows", "clustered", "layers_at_once"):
+    for other in ("whole_rows", "clusters_of_layers", "layers_at_once"):
         monkeypatch.setattr(candidates, other, lambda *_: ())
+
+    def narrow_alone(kind, layer):
+        return without_clusters(kind._replace(narrow=kind.can_be_narrow), layer)
+
+    monkeypatch.setattr(candidates, "worth_measuring", narrow_alone)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -214,6 +236,16 @@ def test_products_of_float16(mode, hidden_size, layout):
     case = case_of(spec, 9, 19, layout=layout)
     (forward, _), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
     assert forward.kind.narrow
+    check(case)
+
+
+@pytest.mark.parametrize("batch", [65, 256])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_one_step_of_many_rows(mode, batch):
+    spec = RNNSpec(mode=mode, input_size=24, hidden_size=264, num_layers=2, dtype="float16")
+    case = case_of(spec, 1, batch)
+    inference = case.problem._replace(training=False)
+    assert OwnCandidates(cupy_memory()).offers(inference) == ("step",)
     check(case)
 
 
@@ -233,11 +265,11 @@ def test_one_step(mode, dtype, hidden_size, layout):
 @pytest.mark.parametrize("hidden_size", [53, 256])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
 def test_products_of_float16_in_clusters(mode, hidden_size, layout, monkeypatch):
-    def narrow_alone(kind, *where):
-        return () if kind.can_be_narrow and not kind.narrow else choices.clustered(kind, *where)
+    def narrow_alone(kind, layer):
+        return clusters_first(kind._replace(narrow=kind.can_be_narrow), layer)
 
     monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
-    monkeypatch.setattr(candidates, "clustered", narrow_alone)
+    monkeypatch.setattr(candidates, "worth_measuring", narrow_alone)
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, bidirectional=True)
     case = case_of(spec, 9, 19, layout=layout)
     (forward, _), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)

@@ -35,7 +35,7 @@ PARTS = {
         *("backends/cudnn/layout.py", "backends/cudnn/descriptors/*"),
     ),
     "cudnn": ("backends/cudnn/*",),
-    "own": ("backends/own/source.py", "backends/own/cuda/common/*"),
+    "own": ("backends/own/source.py", "backends/own/params.py", "backends/own/cuda/common/*"),
     "own-rnn": ("backends/own/recurrent/*",),
     "own-conv": ("backends/own/*",),
     "rnn": (
@@ -121,6 +121,7 @@ RECORDS = {
         "memcheck.json": _GPU_TESTS,
         "miopen.json": (*_RNN, *_CONVOLUTION, *_CHECKED, "miopen"),
         "oracle_torch.txt": ("spec", "spec-rnn", "spec-conv", "runtime", "device", "reference"),
+        "own_costs.json": (),  # what is fitted to it only decides what is measured
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
         "reference_calls.txt": (*_RNN, *_CONVOLUTION, "reference"),

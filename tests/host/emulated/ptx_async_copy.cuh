@@ -2,10 +2,13 @@
 /* Copies to shared memory that a thread does not wait for, on the host. */
 
 #include "basics.cuh"
+#include "ptx_l2.cuh"
 
 namespace dnnffi {
 
 DEVICE void copy_word(uint4 *to, const void *from) { device_copy(to, from); }
+
+DEVICE void copy_word_by(Policy, uint4 *to, const void *from) { device_copy(to, from); }
 
 DEVICE void commit_copies() { device_commit(); }
 

@@ -14,7 +14,7 @@ DEVICE uint4 load_word(const uint4 *at)
 
 DEVICE void store_word(uint4 *at, uint4 word) { device_store(at, &word); }
 
-DEVICE void fetch(const void *) {}
+DEVICE void prefetch(const void *) {}
 
 using Policy = int;
 DEVICE Policy keep_a_fifth() { return 0; }

@@ -139,7 +139,8 @@ def _member(folder: KernelFolder, name: str, value: Constant) -> str:
     if isinstance(value, bool):
         return f"static constexpr bool {name} = {str(value).lower()};"
     if isinstance(value, int):
-        return f"static constexpr int {name} = {value};"
+        kind = "int" if -(1 << 31) <= value < 1 << 31 else "long long"
+        return f"static constexpr {kind} {name} = {value};"
     if name in folder.enums:
         return f"static constexpr {folder.enums[name]} {name} = {value};"
     return f"using {name} = {value};"

@@ -19,9 +19,11 @@ import pytest
 from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own import source
-from dnnffi.backends.own.recurrent.choices import choices
+from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams, struct_of
+from dnnffi.backends.own.recurrent.cost_model import Layer
+from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
+from dnnffi.backends.own.recurrent.search import worth_measuring
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -273,6 +275,35 @@ SETUPS = (
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
     # A cluster whose products are of float16.
     Setup("gru", "float32", 30, way(16, 8, 1, (3, 1), **CLUSTER), way(), narrow=True),
+    # Streamed weights that are asked for ahead: in all ways to gather, by few and by many steps.
+    Setup(
+        *("lstm", "float16", 131),
+        way(24, 32, 1, (2, 2), (0, 1), chunks=2, stream_ring=1),
+        way(24, 16, 1, (1, 4), (1, 0), chunks=3, stream_ring=2, far=True),
+    ),
+    Setup(
+        *("gru", "float32", 50),
+        way(16, 64, 1, (3, 2), (0, 0), chunks=3, ring=2, stream_ring=2),
+        way(16, 8, 2, (1, 4), (0, 1), stream_ring=2),
+        packed=True,
+    ),
+    Setup(
+        *("lstm", "bfloat16", 90),
+        way(16, 16, 1, (1, 1), (0, 0), staged=False, stream_ring=2),
+        way(16, 32, 1, (2, 1), (0, 1), scatter=True, team=3, stream_ring=1),
+    ),
+    Setup(
+        *("lstm", "float32", 64),
+        way(8, 8, 1, (4, 1), (0, 0), scatter=True, team=4, stream_ring=1),
+        way(16, 16, 1, (2, 2), (1, 1), **LATER, stream_ring=3),
+        narrow=True,
+    ),
+    # As few groups of weights behind those of inputs as there can be.
+    Setup(
+        *("lstm", "float16", 64),
+        way(16, 32, 1, (2, 2), (0, 0), chunks=2, ring=2, stream_ring=2),
+        way(16, 32, 1, (2, 2), (0, 0), chunks=2, ring=2, stream_ring=4),
+    ),
 )
 
 
@@ -402,9 +433,9 @@ def test_what_is_chosen_gives_what_the_reference_gives(cublas, mode, dtype, mult
     chip = Chip(multiprocessors, 100_000)
     setup = Setup(mode, dtype, int(rng.integers(8, 70)), {}, {}, packed=bool(rng.integers(2)))
     problem = setup.problem(rng, steps=3, batch=int(rng.integers(1, 40)))
-    shape = problem.batch, problem.spec.num_directions, chip, 3
-    forward = choices(kind_of(problem), *shape)[-1]
-    backward = choices(kind_of(problem, True), *shape)[-1]
+    layer = Layer(problem.batch, problem.spec.num_directions, chip)
+    forward = worth_measuring(kind_of(problem), layer)[-1]
+    backward = worth_measuring(kind_of(problem, True), layer)[-1]
     case = conformance.Case(problem, True, seed)
     arrays = conformance.arrays_of(case)
     with Network(cublas, problem, forward, backward, room=multiprocessors) as network:
@@ -529,7 +560,7 @@ def impatient(monkeypatch):
     text_of = source.text_of
 
     def changed(folder, name):
-        return text_of(folder, name).replace("MOST_POLLS = 1u << 22", "MOST_POLLS = 1u << 6")
+        return text_of(folder, name).replace("MAX_POLLS = 1u << 22", "MAX_POLLS = 1u << 6")
 
     monkeypatch.setattr(source, "text_of", changed)
 

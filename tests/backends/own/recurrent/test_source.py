@@ -9,8 +9,8 @@ import needs
 import pytest
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.recurrent.choices import forward_choices
 from dnnffi.backends.own.recurrent.config import Chip, Kind
+from dnnffi.backends.own.recurrent.cost_model import Layer
 from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,
@@ -19,6 +19,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.one_step import Division
+from dnnffi.backends.own.recurrent.search import gathering
 from dnnffi.backends.own.source import CONFIG_HEADER, text_of, with_headers
 from dnnffi.cli.sources import code
 from dnnffi.errors import LibraryNotFoundError
@@ -36,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[4]
 def example():
     """The forward kernel for an LSTM in float16 with 1024 units, and a batch of 64 rows."""
     kind = Kind("lstm", 1024, "float16", training=True)
-    return forward_choices(kind, 64, 1, H100)[0]
+    found = gathering(kind, Layer(64, 1, H100))
+    return next(one for one in found if one[1:6] == (32, 16, 1, 4, 2) and one.chunks == 1)
 
 
 def constants_of(kernel):
@@ -85,7 +87,8 @@ def test_a_source_has_the_headers_that_it_includes_and_no_others():
     assert names(bias_kernel("float16")) == sorted([*expected, "bias_gradients.cuh"])
     assert set(HEADERS) - set(names(layer_kernel(example()))) == {
         *("backward.cuh", "bias_gradients.cuh", "cluster.cuh", "exchange_cluster.cuh"),
-        *("exchange_scatter.cuh", "exchange_whole_rows.cuh", "packed_rows.cuh", "product_fma.cuh"),
+        *("exchange_scatter.cuh", "exchange_whole_rows.cuh", "exchange_whole_rows_cluster.cuh"),
+        *("packed_rows.cuh", "product_fma.cuh"),
     }
 
 
@@ -141,6 +144,7 @@ def nvrtc(pytestconfig):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_includes_what_it_uses(nvrtc, name):
-    """With the example's constants, as in an editor."""
+    """With the example's constants, as in an editor; without optimization, which takes minutes."""
     text, _, headers = with_headers(source.FOLDER, f'#include "{name}"\n', "", {})
-    nvrtc.compile(text, "editor.cu", nvrtc.target((9, 0)), OPTIONS, headers)
+    target = nvrtc.target((9, 0))
+    nvrtc.compile_with_log(text, "editor.cu", target, (*OPTIONS, "-dlto"), headers)

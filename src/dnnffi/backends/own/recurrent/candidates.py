@@ -14,20 +14,19 @@ from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas import library as cublas
-from dnnffi.backends.own.recurrent.choices import (
-    are_fastest,
-    backward_choices,
-    clustered,
-    forward_choices,
-    layers_at_once,
-    whole_rows,
-)
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
+from dnnffi.backends.own.recurrent.cost_model import Layer
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
+from dnnffi.backends.own.recurrent.search import (
+    clusters_of_layers,
+    layers_at_once,
+    whole_rows,
+    worth_measuring,
+)
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.limits import limit_of
@@ -44,7 +43,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 16
+_VERSION = 17
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -179,7 +178,7 @@ class OwnCandidates:
         They are those of its class of sizes. Nothing can be dropped between layers that run at
         once. A problem of one step has one way.
         """
-        sizes, chip = size_class(problem), self._chip()
+        sizes, chip = size_class(problem), self.chip()
         key = problem.spec, problem.training, problem.drops, kind_of(problem), sizes, chip
         return self._ways.get(key, lambda: self._new_named(problem, sizes, chip))
 
@@ -206,7 +205,7 @@ class OwnCandidates:
 
         They are the same for all rates of dropout.
         """
-        kind, chip, sizes = kind_of(problem), self._chip(), size_class(problem)
+        kind, chip, sizes = kind_of(problem), self.chip(), size_class(problem)
         forwards = _ways(problem.spec, kind, sizes, chip)
         if not problem.training:
             return [_Pair(one, None) for way in forwards for one in way]
@@ -215,12 +214,13 @@ class OwnCandidates:
         for number, mine in enumerate(forwards):
             others = backwards[number]
             # Clusters of a backward have less room: also with the most promising other one.
-            if not others or others[0].cluster:
+            if not others or (others[0].cluster and number + 1 < len(forwards)):
                 others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
             pairs += [_Pair(forward, backward) for backward, forward in product(others, mine)]
         return pairs
 
-    def _chip(self) -> Chip:
+    def chip(self) -> Chip:
+        """Return the properties of the current device that divisions depend on."""
         memory = self._memory
         device = memory.current_device()
         major, minor, multiprocessors = memory.architecture(device)
@@ -248,30 +248,22 @@ def _parts(pair: str, number: int) -> tuple[str, str]:
 def _ways(
     spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip
 ) -> list[tuple[KernelConfig, ...]]:
-    """Configurations by what a launch has and how its blocks exchange words.
+    """Configurations by the layers that a launch runs: all of a network in a cluster, all, or one.
 
-    First not at all, or in clusters without tensor cores. Then all layers at once, of a network of
-    one direction, and one layer; in clusters, then through device memory. Where a way is expected
-    to be the fastest, a few of those behind it are enough.
+    Where all layers run at once, or where few blocks have whole rows, a few of the others suffice.
     """
-    batch = sizes.max_rows
-    where = batch, spec.num_directions, chip
-    choose = backward_choices if kind.backward else forward_choices
-    rows, clusters = whole_rows(kind, *where), clustered(kind, *where)
-    if kind.can_be_narrow and not rows:  # whole rows were faster
-        clusters += clustered(kind._replace(narrow=True), *where)[:1]
-    alone = tuple(choose(kind, *where))
-    if are_fastest(clusters):
-        alone = alone[: 1 if kind.backward else 2]
-    if rows and rows[0].blocks == 1:
-        clusters = clusters[:1]
+    layer = Layer(sizes.max_rows, spec.num_directions, chip)
+    rows, found = whole_rows(kind, layer), worth_measuring(kind, layer)
+    if rows:
+        found = found[:2]
     if spec.num_layers == 1 or spec.bidirectional:
-        return [rows, clusters, alone]
-    together = clustered(kind._replace(layers=spec.num_layers), *where)
-    at_once = layers_at_once(kind, batch, sizes.max_steps, spec.num_layers, chip)
+        return [(*rows, *found)]
+    of_network = kind, sizes.max_rows
+    together = clusters_of_layers(*of_network, spec.num_layers, chip)
+    at_once = layers_at_once(*of_network, sizes.max_steps, spec.num_layers, chip)
     if together or at_once:
-        clusters, alone = clusters[:1], alone[:2]
-    return [rows, together, at_once, clusters, alone]
+        found = found[:3]
+    return [rows, together, at_once, found]
 
 
 def why_not_here(memory: Any) -> str:

@@ -151,6 +151,7 @@ class KernelConfig(NamedTuple):
     chunks: int = 1
     parts: int = 0
     far: bool = False
+    stream_ring: int = 0
 
     @property
     def blocks(self) -> int:
@@ -251,7 +252,7 @@ class KernelConfig(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        weights = self.k_shared * self.shared_step_bytes
+        weights = (self.k_shared + self.stream_ring) * self.shared_step_bytes
         if self.parts and not self.kind.backward and self.kind.hidden % 4:
             weights = self.units * (self.kind.hidden | 1) * 4  # on their way to registers
         return self.base_shared_bytes + weights
@@ -365,6 +366,8 @@ class KernelConfig(NamedTuple):
             "CHUNKS": self.chunks,
             "PARTS": self.parts,
             "FAR": self.far,
+            "STREAM_RING": self.stream_ring,
+            "TIMELINE": 0,
             "LAYERS": kind.layers,
             # What follows from them, and is needed here too.
             "PADDED": kind.padded,

@@ -19,6 +19,9 @@ _MOST_LOADS = 8
 _LEAST_FREE = -28
 """What `free_registers` says where a kernel still moves next to no registers to memory."""
 
+_STREAMED_AHEAD_BYTES = 48 << 10
+"""Weights that a block has on their way from L2: as many as L2 sends it until the first arrive."""
+
 _SHARING_WARPS = 8, 12, 16
 _MOST_TEAM = 16
 """Blocks of a backward's team, and teams of a forward."""
@@ -94,12 +97,31 @@ def sharing(
 
 
 def placed(config: KernelConfig, batch: int, directions: int, chip: Chip) -> KernelConfig:
-    """The same, ``far`` where its blocks read more in a step than L2 keeps until the next one."""
+    """The same with what depends on how much all blocks read: ``far`` and ``stream_ring``.
+
+    It is far if L2 does not keep what blocks read until the next step. Then some of the memory of
+    weights that stay is used to ask for the others ahead; so it is in chunks, whose products are
+    faster than L2. Elsewhere weights that stay gained more.
+    """
+    where = batch, directions, chip
+    config = config._replace(k_shared=config.k_shared + config.stream_ring, stream_ring=0)
+    far = _is_far(config, *where)
+    in_order = not config.cluster and (not config.scatter or config.team > 1)
+    if config.k_streamed and in_order and (far or config.chunks > 1):
+        ahead = -(-_STREAMED_AHEAD_BYTES // config.shared_step_bytes)
+        ring = min(config.k_shared, config.k_streamed, ahead)
+        config = config._replace(k_shared=config.k_shared - ring, stream_ring=ring)
+        far = _is_far(config, *where)
+    return config._replace(far=far)
+
+
+def _is_far(config: KernelConfig, batch: int, directions: int, chip: Chip) -> bool:
+    """Whether L2 does not keep what all blocks of a launch read in a step until the next one."""
     groups = config.groups(batch) * directions
     at_once = min(groups, chip.multiprocessors // config.blocks)
     exchanged = config.exchange_bytes(1) / 2  # one of two slots
     read = at_once * (config.blocks * config.streamed_bytes + exchanged)
-    return config._replace(far=read > _KEPT_IN_L2 * chip.l2_bytes)
+    return read > _KEPT_IN_L2 * chip.l2_bytes
 
 
 def _team_sizes(kind: Kind, units: int) -> list[int]:

@@ -23,13 +23,18 @@ ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
 
 
-def layer_kernel(config: KernelConfig) -> KernelSource:
-    """Return the kernel of a configuration: all steps of a layer, forward or backward."""
+def layer_kernel(config: KernelConfig, timeline: int = 0) -> KernelSource:
+    """Return the kernel of a configuration: all steps of a layer, forward or backward.
+
+    With the address of a ``timeline`` it records when warps begin the phases of a step
+    (``timeline.cuh``).
+    """
     name = "backward" if config.kind.backward else "forward"
     product = "_fma" if config.parts else ""
     exchange = "_cluster" if config.cluster else "_scatter" if config.scatter else ""
     file = f"{name}{product}{exchange}.cu"
-    return kernel_source(file, f"recurrent_{name}", config.constants())
+    constants = config.constants() | {"TIMELINE": timeline}
+    return kernel_source(file, f"recurrent_{name}", constants)
 
 
 def one_step_kernel(constants: dict[str, Constant]) -> KernelSource:

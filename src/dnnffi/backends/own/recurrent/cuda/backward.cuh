@@ -9,11 +9,9 @@
 
    Each backward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
 
-#include "block.cuh"
 #include "cells.cuh"
-#include "params.cuh"
-#include "ring.cuh"
-#include "tasks.cuh"
+#include "pass.cuh"
+#include "timeline.cuh"
 
 namespace dnnffi {
 
@@ -25,25 +23,25 @@ struct BackwardArrays
     int directions;
     bool padded; /* y, which a PLAIN cell reads, and dy: the caller's, of the network's last layer */
 
-    DEVICE BackwardArrays(const BackwardParams &params, const Block &block, const Places &places)
+    DEVICE BackwardArrays(const BackwardParams &params, const Block &block, const RowLayout &layout)
         : directions(params.directions)
     {
-        const long long of_layer = (LAYERS - 1 - block.order) * params.layer_stride;
-        const long long of_direction = block.direction * params.positions * PADDED;
-        gates = params.gates + of_layer + of_direction * SAVED;
-        c_before = params.c_before + of_layer + of_direction;
-        h_before = params.h_before + of_layer + of_direction;
+        const long long layer_offset = (LAYERS - 1 - block.order) * params.layer_stride;
+        const long long direction_offset = block.direction * params.positions * PADDED;
+        gates = params.gates + layer_offset + direction_offset * SAVED;
+        c_before = params.c_before + layer_offset + direction_offset;
+        h_before = params.h_before + layer_offset + direction_offset;
         const bool is_last = block.order == 0;
-        y = (is_last ? params.y : params.layer_y + of_layer) + block.direction * HIDDEN;
+        y = (is_last ? params.y : params.layer_y + layer_offset) + block.direction * HIDDEN;
         dy = is_last ? params.dy + block.direction * HIDDEN : nullptr;
-        padded = is_last && places.has_padded();
+        padded = is_last && layout.has_padded();
     }
 
     /* What the ring reads, and where it writes; see `Ring`. */
     DEVICE Array source(int stream) const
     {
-        if (stream == INPUTS - 1) return dy ? users_array(dy, directions, padded) : no_array();
-        if (PLAIN) return users_array(y, directions, padded);
+        if (stream == INPUTS - 1) return dy ? caller_array(dy, directions, padded) : no_array();
+        if (PLAIN) return caller_array(y, directions, padded);
         if (stream < SAVED) return gate(stream);
         return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
     }
@@ -88,7 +86,7 @@ struct BackwardCells
     float bias[SUBTILES][WARP_TASKS][SAVED];
     int length[SUBTILES][WARP_TASKS][CELLS];
 
-    DEVICE void begin(const Block &block, const Places &places)
+    DEVICE void begin(const Block &block, const RowLayout &layout)
     {
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++)
@@ -101,7 +99,7 @@ struct BackwardCells
                     dh[sub][i][e] = dc[sub][i][e] = 0;
                     const Task task(i, block.warp, block.lane);
                     const int row = block.first_row + sub * ROWS + task.row + e;
-                    length[sub][i][e] = places.length(row < places.batch ? row : places.batch - 1);
+                    length[sub][i][e] = layout.length(row < layout.batch ? row : layout.batch - 1);
                 }
             }
     }
@@ -110,8 +108,8 @@ struct BackwardCells
     DEVICE void end(const BackwardParams &params, const Block &block) const
     {
         if (!params.bias_sums) return;
-        const long long of_layer = (LAYERS - 1 - block.order) * params.layer_stride;
-        float *const sums = (float *)((Element *)params.bias_sums + of_layer);
+        const long long layer_offset = (LAYERS - 1 - block.order) * params.layer_stride;
+        float *const sums = (float *)((Element *)params.bias_sums + layer_offset);
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++)
@@ -163,42 +161,27 @@ DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 
 /* The kernel's body. `memory` is the shared memory of the block. */
 template <class Product, class Exchange> DEVICE void run_backward(const BackwardParams &params, uint4 *memory)
 {
-    uint4 *const staged = memory + STAGED_AT / 16;
     const Block block(params.groups, params.first_group);
-    const Places places(params, block.direction);
-    const BackwardArrays arrays(params, block, places);
-    const Extent extent = extent_of(params, block, places);
-    const int last = extent.last;
-    Exchange exchange(block, extent, params.exchange, staged);
-    const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, places, block.rank, block.first_row, last);
-
-    if (!Product::READS_THROUGH_RING) ring.begin();
-    typename Product::Weights weights;
-    const int of_states = LAYERS > 1 ? LAYERS - 1 - block.order : block.direction;
-    const auto *factors =
-        (const typename Product::Factor *)params.matrices + of_states * params.matrix_stride;
-    weights.read({factors, block.rank, block.order}, memory, params.streamed, block.warp, block.lane);
-    if (Product::READS_THROUGH_RING) ring.begin();
+    const RowLayout layout(params, block.direction);
+    const Extent extent = extent_of(params, block, layout);
+    const int num_steps = extent.num_steps;
+    const BackwardArrays arrays(params, block, layout);
+    Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
+    const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
+    typename Product::Weights weights = begin<Product>(params, block, ring, memory);
     ring.wait_for_first();
     BackwardCells cells;
-    cells.begin(block, places);
-    const long long state = of_states * params.batch * HIDDEN;
-
-    /* The barrier of a step: it shows the next step's inputs to all threads, and the partial sums or, without
-       tensor cores, what the cells have staged. */
-    const auto meet = [&](int turn) {
-        wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
-        __syncthreads();
-        exchange.confirm(turn - 1);
-    };
+    cells.begin(block, layout);
+    const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
 #pragma unroll 1
-    for (int turn = 0; turn <= last; turn++) {
-        const int step = last - 1 - turn;
-        if (FAR && turn == last - SCATTER) weights.release();
+    for (int turn = 0; turn <= num_steps; turn++) {
+        const int step = num_steps - 1 - turn;
+        if (FAR && turn == num_steps - SCATTER) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *const slot = ring.slot(turn, sub);
+            begin_phase(block, turn, sub, LOAD_INPUTS);
 
             /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
                while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts its phase
@@ -206,11 +189,11 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             const bool receives = turn > 0 || block.order > 0 || (CLUSTER && LAYERS > 1);
             BackwardInputs inputs;
             const auto load_inputs = [&] {
-                if (Exchange::ENDS_STEP_WITH_BARRIER) ring.advance(turn, sub);
+                if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                 inputs.read_all(slot, block.warp, block.lane);
             };
             if (!POLL_FIRST) load_inputs();
-            auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < last, turn > 0);
+            auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
 
             /* Receive and multiply: each word as it comes. */
             typename Exchange::Sums sums;
@@ -218,13 +201,16 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             if (receives) {
                 gather.request();
                 if (POLL_FIRST) load_inputs();
+                begin_phase(block, turn, sub, RECEIVE_AND_MULTIPLY);
                 gather.receive(sums, weights, exchange.late);
             } else if (POLL_FIRST) load_inputs();
 
             /* Reduce: the sums over k of all warps. */
+            begin_phase(block, turn, sub, REDUCE);
             typename Exchange::PartialSums partials((float *)memory, turn * SUBTILES + sub);
             partials.write(sums, block.warp, block.lane);
-            if (Product::REDUCES_THROUGH_SHARED) meet(turn);
+            if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
+            begin_phase(block, turn, sub, CELLS_AND_SEND);
 
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
@@ -235,24 +221,22 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     const int row = block.first_row + sub * ROWS + task.row + e;
-                    const bool there = row < places.batch && unit < HIDDEN;
+                    const bool there = row < layout.batch && unit < HIDDEN;
                     const int length = cells.length[sub][i][e];
-                    const auto of_state = [&] { /* place in dh_n and its like, read in two turns */
-                                                return state + (long long)places.users_row(row) * HIDDEN +
-                                                       unit;
-                    };
+                    /* Computed in the two turns that read it. */
+                    const auto at = [&] { return state + (long long)layout.caller_row(row) * HIDDEN + unit; };
                     float of_h;
                     partials.add_up(&of_h, task, e);
                     float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
                     float d = of_h + dh;
                     if (there && step == length - 1) {
-                        if (params.dh_n) d += real(params.dh_n[of_state()]);
-                        if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[of_state()]);
+                        if (params.dh_n) d += real(params.dh_n[at()]);
+                        if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[at()]);
                     }
-                    if (turn == last) {
+                    if (turn == num_steps) {
                         const bool writes = there && task.owns();
-                        if (writes && params.dh_0) params.dh_0[of_state()] = rounded(d);
-                        if (writes && CELL == LSTM && params.dc_0) params.dc_0[of_state()] = rounded(dc);
+                        if (writes && params.dh_0) params.dh_0[at()] = rounded(d);
+                        if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
                         continue;
                     }
                     const auto input_of = [&](int stream) {
@@ -278,17 +262,19 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                         cells.bias[sub][i][gate] += gradient;
                     }
                 }
-                if (turn < last) send_gradients(exchange, turn, sub, slot, task, stored);
+                if (turn < num_steps) send_gradients(exchange, turn, sub, slot, task, stored);
             }
-            if (!Product::REDUCES_THROUGH_SHARED) meet(turn);
+            begin_phase(block, turn, sub, STORE);
+            if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
 
             /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results of
                the turn before are stored here. */
-            if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+            if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(turn, sub);
-            if (turn < last) exchange.scatter(turn, sub, weights);
+            if (turn < num_steps) exchange.scatter(turn, sub, weights);
         }
     }
+    weights.end_stream();
     cells.end(params, block);
 }
 

@@ -1,7 +1,7 @@
 /* The backward pass with FMA, and a cluster whose blocks write into each other's shared memory. */
 
 #include "backward.cuh"
-#include "exchange_whole_rows.cuh"
+#include "exchange_whole_rows_cluster.cuh"
 
 namespace dnnffi {
 
@@ -9,7 +9,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS *LAYERS, 1, 1) __launch_bound
     recurrent_backward(const BackwardParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    run_backward<Fma, WholeRows>(params, (uint4 *)memory);
+    run_backward<Fma, WholeRowsCluster>(params, (uint4 *)memory);
 }
 
 } // namespace dnnffi

@@ -35,7 +35,7 @@ struct Arrivals
     u32 first;
     int own, other; /* bytes of its layer, and of the one that it reads */
     int receipts;   /* bytes of the layer that reads it */
-    int last;       /* phase, which has nothing of another layer */
+    int last_phase; /* has nothing of another layer */
 
     DEVICE u32 of(int phase) const { return first + 8 * (phase & 1); }
 
@@ -43,7 +43,8 @@ struct Arrivals
     DEVICE int bytes(int phase) const
     {
         if (LAYERS == 1) return own;
-        return (BACKWARD && phase == 0 ? 0 : own) + (phase < last ? other : 0) + (phase > 1 ? receipts : 0);
+        return (BACKWARD && phase == 0 ? 0 : own) + (phase < last_phase ? other : 0) +
+               (phase > 1 ? receipts : 0);
     }
 
     DEVICE void begin() const
@@ -59,9 +60,9 @@ struct Arrivals
     /* Sets `late` if the words of a phase never arrive. */
     DEVICE void wait(int phase, bool &late) const
     {
-        u32 polls = late ? MOST_POLLS : 0;
+        u32 polls = late ? MAX_POLLS : 0;
         while (!phase_ended(of(phase), phase >> 1 & 1))
-            if (polls++ >= MOST_POLLS) {
+            if (polls++ >= MAX_POLLS) {
                 late = true;
                 return;
             }

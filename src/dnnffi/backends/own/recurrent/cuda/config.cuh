@@ -51,6 +51,9 @@ constexpr int CHUNKS = Config::CHUNKS;
    one block or a CLUSTER. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores. */
 constexpr int PARTS = Config::PARTS;
 constexpr bool FMA = PARTS > 0;
+/* Number of a warp's steps of k whose streamed weights are asked for ahead, and have a place in shared memory.
+   0: they are read when they are multiplied. */
+constexpr int STREAM_RING = Config::STREAM_RING;
 /* Whether L2 has no room for the weights that are read from there in every step. */
 constexpr bool FAR = Config::FAR;
 
@@ -208,6 +211,9 @@ static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(!NARROW || !BACKWARD && !FMA && LAYERS == 1 && CELL != RELU, "bounded states");
+static_assert(STREAM_RING <= K_STREAMED || !STREAM_RING, "groups of weights behind those of inputs");
+static_assert(!STREAM_RING || !SCATTER || RING > 2, "the same where products are a step earlier");
+static_assert(!STREAM_RING || !FMA && !CLUSTER && (!SCATTER || TEAM > 1), "weights in the order of products");
 static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 /* A number that the compiler knows nothing about. */

@@ -10,6 +10,9 @@ namespace dnnffi {
 constexpr Dtype FACTORS = Config::FACTORS;
 constexpr bool STRICT = Config::STRICT;
 
+static_assert(FACTORS == FLOAT16 || FACTORS == BFLOAT16 || FACTORS == FLOAT32,
+              "see README.md, Adding a dtype");
+
 using Factor = Storage<FACTORS>::Type;
 
 constexpr bool NARROW = sizeof(Factor) < sizeof(Element);

@@ -16,7 +16,7 @@ struct ClusterGather
 
     DEVICE void request() const {}
 
-    DEVICE void receive(Sums &sums, const Weights &weights, bool &late) const
+    DEVICE void receive(Sums &sums, Weights &weights, bool &late) const
     {
         arrivals.wait(phase, late);
         multiply_staged(sums, weights, staged, 0, begin, end);
@@ -27,26 +27,26 @@ struct ClusterGather
     }
 };
 
-struct ClusterAllGather : NoScatter
+struct ClusterAllGather : ExchangeDefaults
 {
     using Gather = ClusterGather;
     using Sums = dnnffi::Sums;
     using PartialSums = dnnffi::PartialSums;
     static constexpr bool SENDS_WORDS = true;
-    static constexpr bool ENDS_STEP_WITH_BARRIER = false;
+    static constexpr bool HAS_SECOND_BARRIER = false;
 
-    int rank, order, rows, last;
+    int rank, order, rows, num_steps;
     uint4 *staged;
     Arrivals arrivals;
     bool late;
 
     DEVICE ClusterAllGather(const Block &block, const Extent &extent, uint4 *, uint4 *staged_)
-        : rank(block.rank), order(block.order), rows(extent.rows), last(extent.last), staged(staged_),
-          late(false)
+        : rank(block.rank), order(block.order), rows(extent.rows), num_steps(extent.num_steps),
+          staged(staged_), late(false)
     {
         const int words = PART_WORDS * rows * 16;
         arrivals = {shared_address(staged + STAGED_BYTES / 16), words, order > 0 ? words : 0,
-                    order < LAYERS - 1 ? BLOCKS * 16 : 0, last};
+                    order < LAYERS - 1 ? BLOCKS * 16 : 0, num_steps};
         arrivals.begin();
     }
 
@@ -75,7 +75,7 @@ struct ClusterAllGather : NoScatter
         for (int first = 0; first < TASK_WORDS * BLOCKS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS * BLOCKS) continue;
-            const auto [word, row] = Place(i % TASK_WORDS, task);
+            const auto [word, row] = WordPlace(i % TASK_WORDS, task);
             const int unit_word = rank * BLOCK_WORDS + word;
             if (unit_word >= WORDS || row >= rows) continue;
             const uint4 factors = factors_of(ring, stream, word, row, scale);
@@ -92,7 +92,7 @@ struct ClusterAllGather : NoScatter
     {
         if constexpr (LAYERS > 1) {
             const int phase = phase_of(exchange), thread = threadIdx.x;
-            if (order == 0 || thread >= BLOCKS || phase + 2 > (BACKWARD ? last : last - 1)) return;
+            if (order == 0 || thread >= BLOCKS || phase + 2 > (BACKWARD ? num_steps : num_steps - 1)) return;
             const int block = (order - 1) * BLOCKS + thread;
             const uint4 *to = staged + STAGED_BYTES / 16 + 1;
             store_in_block(in_block(shared_address(to), block), make_uint4(0, 0, 0, 0),
@@ -109,10 +109,10 @@ struct ClusterAllGather : NoScatter
         for (int first = 0; first < TASK_WORDS * 2 * BLOCKS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS * 2 * BLOCKS) continue;
-            const auto [word, row] = Place(i % TASK_WORDS, task);
+            const auto [word, row] = WordPlace(i % TASK_WORDS, task);
             const int to_layer = i / (TASK_WORDS * BLOCKS);
             const int unit_word = rank * BLOCK_WORDS + word;
-            const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < last)
+            const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < num_steps)
                                              : order < LAYERS - 1 && (BACKWARD ? gate >= TWO_N : other >= 0);
             if (unit_word >= WORDS || row >= rows || !taken) continue;
             const int place =

@@ -14,7 +14,7 @@
    Data-types"); only of `b128`, which CUDA 12.3 and newer have.
    Why no block overwrites what is still to be read: a block writes step e + 2 into the slot of step
    e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
-   had read all of e (all of its threads meet at a barrier in between, behind the products).
+   had read all of e (all of its threads pass a barrier in between, behind the products).
    Why no block waits forever: all blocks of a launch are on the device at once (a cooperative
    launch), each waits only for words of the step before, and those of the first step are written
    before any block waits.
@@ -46,7 +46,7 @@ template <bool SHARE = false> constexpr u32 TAG = FLOATS<SHARE> ? 1u : 0x10000u;
 /* After this many polls, which take some seconds, a block assumes that the others are gone. It
    continues with NaN and does not wait again: a defect shows in the results and does not hang the
    device. */
-constexpr u32 MOST_POLLS = 1u << 22;
+constexpr u32 MAX_POLLS = 1u << 22;
 
 struct Tags
 {
@@ -107,13 +107,13 @@ template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 template <int COUNT, bool SHARE = false, class Load>
 DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
 {
-    u32 polls = late ? MOST_POLLS : 0;
+    u32 polls = late ? MAX_POLLS : 0;
     while (true) {
         u32 other = 0;
 #pragma unroll
         for (int i = 0; i < COUNT; i++) other |= words[i].w ^ tag;
         if ((other & TAG<SHARE>) == 0) return;
-        if (polls++ == MOST_POLLS) break;
+        if (polls++ == MAX_POLLS) break;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             if (!has_tag<SHARE>(words[i], tag)) words[i] = load(i);
@@ -141,7 +141,7 @@ template <int COUNT, class Load> DEVICE void wait_for_each(uint4 *words, u32 tag
                     all = false;
                 }
             }
-        if (++polls > MOST_POLLS) late = true;
+        if (++polls > MAX_POLLS) late = true;
     } while (!all);
 }
 

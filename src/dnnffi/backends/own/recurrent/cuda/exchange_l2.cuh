@@ -17,14 +17,14 @@ template <class A, class B> struct Either<false, A, B>
     using Type = B;
 };
 
-struct L2AllGather : NoScatter
+struct L2AllGather : ExchangeDefaults
 {
     using Gather =
         Either<(CHUNKS > 1), ChunkedGather, Either<STAGED, StagedGather, RegisterGather>::Type>::Type;
     using Sums = dnnffi::Sums;
     using PartialSums = dnnffi::PartialSums;
     static constexpr bool SENDS_WORDS = true;
-    static constexpr bool ENDS_STEP_WITH_BARRIER = true;
+    static constexpr bool HAS_SECOND_BARRIER = true;
 
     int rank, order, steps;
     uint4 *slots; /* of each sub-tile: two, or all of all LAYERS */
@@ -33,14 +33,12 @@ struct L2AllGather : NoScatter
     bool late;
 
     DEVICE L2AllGather(const Block &block, const Extent &extent, uint4 *exchange, uint4 *staged_)
-        : rank(block.rank), order(block.order), steps(extent.steps),
+        : rank(block.rank), order(block.order), steps(extent.max_steps),
           slots(exchange + (long long)block.group * SUBTILES * slot_count() * SLOT_WORDS), staged(staged_),
           tags{}, late(false)
     {
-        if constexpr (LAYERS == 1) { /* of LAYERS each word is written once, with the tag 1 */
-            const uint4 *word = gathered(0, 0) + rank % BLOCKS * BLOCK_WORDS * ROWS;
-            tags.read(word);
-        }
+        if constexpr (LAYERS == 1) /* of LAYERS each word is written once, with the tag 1 */
+            tags.read(gathered(0, 0) + rank * BLOCK_WORDS * ROWS);
     }
 
     /* Slots of a sub-tile. */
@@ -80,7 +78,7 @@ struct L2AllGather : NoScatter
         for (int first = 0; first < TASK_WORDS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS) continue;
-            const auto [word, row] = Place(i, task);
+            const auto [word, row] = WordPlace(i, task);
             const int unit_word = rank * BLOCK_WORDS + word;
             if (unit_word >= WORDS) continue;
             store_word(slot(exchange, sub) + (gate * WORDS + unit_word) * ROWS + row,

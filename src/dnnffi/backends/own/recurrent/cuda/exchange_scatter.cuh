@@ -25,7 +25,7 @@ struct AddedShares
 struct ShareGather
 {
     static constexpr int EACH = (TEAMS + ADDERS - 1) / ADDERS, LOADS = ADDED * EACH;
-    static constexpr int COUNT = LOADS < AT_ONCE ? LOADS : AT_ONCE;
+    static constexpr int COUNT = LOADS < IN_FLIGHT ? LOADS : IN_FLIGHT;
 
     int adder, place;
     const uint4 *from;
@@ -45,7 +45,7 @@ struct ShareGather
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
     }
 
-    DEVICE void receive(AddedShares &added, const Weights &, bool &late)
+    DEVICE void receive(AddedShares &added, Weights &, bool &late)
     {
 #pragma unroll
         for (int begin = 0; begin < LOADS; begin += COUNT) {
@@ -108,13 +108,13 @@ struct SharedSums
     }
 };
 
-struct ReduceScatter
+struct ReduceScatter : ExchangeDefaults
 {
     using Gather = ShareGather;
     using Sums = AddedShares;
     using PartialSums = SharedSums;
     static constexpr bool SENDS_WORDS = true;
-    static constexpr bool ENDS_STEP_WITH_BARRIER = true;
+    static constexpr bool HAS_SECOND_BARRIER = true;
 
     int rank;
     uint4 *slots; /* two */
@@ -144,8 +144,6 @@ struct ReduceScatter
         return ShareGather(slot(exchange) + rank * TEAMS * SHARE_WORDS, shares.of<true>(exchange));
     }
 
-    DEVICE void confirm(int) const {}
-
     /* Sends what a task has written into the stream `stream` of the ring to its team: the words of a gate. Those
        of a team of one block are staged. */
     DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task,
@@ -155,7 +153,7 @@ struct ReduceScatter
         for (int first = 0; first < TASK_WORDS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS) continue;
-            const auto [word, row] = Place(i, task);
+            const auto [word, row] = WordPlace(i, task);
             const uint4 factors = factors_of(ring, stream, word, row, scale);
             if constexpr (TEAM == 1) {
                 staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors;
@@ -168,7 +166,7 @@ struct ReduceScatter
 
     /* Multiplies the words of its team by the part of the matrices that belongs to them, and sends each
        block of its place in a team its share. */
-    DEVICE void scatter(int exchange, int, const Weights &weights)
+    DEVICE void scatter(int exchange, int, Weights &weights)
     {
         const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * WARP_TILES;
         if constexpr (TEAM > 1) {

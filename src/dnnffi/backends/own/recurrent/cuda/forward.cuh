@@ -10,11 +10,9 @@
 
    Each forward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
 
-#include "block.cuh"
 #include "cells.cuh"
-#include "params.cuh"
-#include "ring.cuh"
-#include "tasks.cuh"
+#include "pass.cuh"
+#include "timeline.cuh"
 
 namespace dnnffi {
 
@@ -25,18 +23,18 @@ struct ForwardArrays
     int directions, order;
     bool padded_y;
 
-    DEVICE ForwardArrays(const ForwardParams &params, const Block &block, const Places &places)
+    DEVICE ForwardArrays(const ForwardParams &params, const Block &block, const RowLayout &layout)
         : directions(params.directions), order(block.order)
     {
-        const long long of_layer = block.order * params.layer_stride;
-        const long long of_direction = block.direction * params.positions * PADDED;
-        gates = params.gates + of_layer + of_direction * (TRAINING ? SAVED : GATES);
-        c_before = params.c_before + of_layer + of_direction;
-        h_before = params.h_before + of_layer + of_direction;
+        const long long layer_offset = block.order * params.layer_stride;
+        const long long direction_offset = block.direction * params.positions * PADDED;
+        gates = params.gates + layer_offset + direction_offset * (TRAINING ? SAVED : GATES);
+        c_before = params.c_before + layer_offset + direction_offset;
+        h_before = params.h_before + layer_offset + direction_offset;
         const bool is_last = block.order == LAYERS - 1;
-        y = is_last ? params.y : params.layer_y ? params.layer_y + of_layer : nullptr;
+        y = is_last ? params.y : params.layer_y ? params.layer_y + layer_offset : nullptr;
         if (y) y += block.direction * HIDDEN;
-        padded_y = is_last && places.has_padded();
+        padded_y = is_last && layout.has_padded();
     }
 
     /* What the ring reads, and where it writes; see `Ring`. */
@@ -44,7 +42,7 @@ struct ForwardArrays
 
     DEVICE Array target(int stream) const
     {
-        if (stream == GATES) return y ? users_array(y, directions, padded_y) : no_array();
+        if (stream == GATES) return y ? caller_array(y, directions, padded_y) : no_array();
         if (!TRAINING || PLAIN) return no_array();
         if (stream < GATES) return gate(stream);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
@@ -98,34 +96,35 @@ struct ForwardCells
     float scale[WARP_TASKS][GATES];
     float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
 
-    DEVICE void begin(const ForwardParams &params, const Block &block, const Places &places,
+    DEVICE void begin(const ForwardParams &params, const Block &block, const RowLayout &layout,
                       const ForwardArrays &arrays)
     {
-        const int lane = threadIdx.x % 32, of_states = LAYERS > 1 ? block.order : block.direction;
-        const long long state = of_states * params.batch * HIDDEN;
+        const int lane = threadIdx.x % 32;
+        const long long state = block.state_number * params.batch * HIDDEN;
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, threadIdx.x / 32, lane);
             const int unit = block.rank * UNITS + task.unit;
             const bool has = task.there && unit < HIDDEN;
-            read_biases(params, block.direction, of_states, i, unit, has);
+            read_biases(params, block, i, unit, has);
 #pragma unroll
             for (int sub = 0; sub < SUBTILES; sub++) {
                 const int first_row = block.first_row + sub * ROWS;
-                sent_scale[sub][i] = STATE_SCALE / excess_of(params, block, places,
-                                                             first_row + Place(lane % TASK_WORDS, task).row);
+                sent_scale[sub][i] =
+                    STATE_SCALE /
+                    excess_of(params, block, layout, first_row + WordPlace(lane % TASK_WORDS, task).row);
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     const int row = first_row + task.row + e;
-                    excess[sub][i][e] = excess_of(params, block, places, row);
+                    excess[sub][i][e] = excess_of(params, block, layout, row);
                     const bool there = has && row < params.batch;
-                    const long long users = there ? places.users_row(row) : 0;
+                    const long long users = there ? layout.caller_row(row) : 0;
                     const long long at = state + users * HIDDEN + unit;
                     h[sub][i][e] = there && params.h_0 ? real(params.h_0[at]) : 0.0f;
                     c[sub][i][e] = there && params.c_0 ? real(params.c_0[at]) : 0.0f;
-                    length[sub][i][e] = places.length(row < params.batch ? row : (int)params.batch - 1);
+                    length[sub][i][e] = layout.length(row < params.batch ? row : (int)params.batch - 1);
                     if (TRAINING && there && task.owns()) {
-                        const long long first = places.of(0, row) * PADDED + unit;
+                        const long long first = layout.of(0, row) * PADDED + unit;
                         arrays.h_before[first] = rounded(h[sub][i][e]);
                         if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);
                     }
@@ -134,17 +133,16 @@ struct ForwardCells
         }
     }
 
-    DEVICE void read_biases(const ForwardParams &params, int direction, int of_states, int i, int unit,
-                            bool has)
+    DEVICE void read_biases(const ForwardParams &params, const Block &block, int i, int unit, bool has)
     {
-        const long long of_bias = of_states * params.bias_stride;
+        const long long of_bias = block.state_number * params.bias_stride;
         bias_n[i] = 0;
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             bias[i][gate] = 0;
             if (NARROW)
                 scale[i][gate] =
-                    has ? params.matrix_scales[(direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
+                    has ? params.matrix_scales[(block.direction * GATES + gate) * HIDDEN + unit] / STATE_SCALE
                         : 0.0f;
             if (!has || !params.input_bias) continue;
             bias[i][gate] = real(params.input_bias[of_bias + gate * HIDDEN + unit]);
@@ -154,11 +152,11 @@ struct ForwardCells
         }
     }
 
-    DEVICE static float excess_of(const ForwardParams &params, const Block &block, const Places &places,
+    DEVICE static float excess_of(const ForwardParams &params, const Block &block, const RowLayout &layout,
                                   int row)
     {
         if (!NARROW || !params.state_scales || row >= params.batch) return 1.0f;
-        const long long at = block.direction * params.batch + places.users_row(row);
+        const long long at = block.direction * params.batch + layout.caller_row(row);
         const float of_row = STATE_SCALE * params.state_scales[at];
         return of_row > 1 ? of_row : 1.0f;
     }
@@ -183,10 +181,9 @@ struct ForwardCells
     }
 
     /* The states after the last step become h_n and c_n. */
-    DEVICE void end(const ForwardParams &params, const Block &block, const Places &places) const
+    DEVICE void end(const ForwardParams &params, const Block &block, const RowLayout &layout) const
     {
-        const int of_states = LAYERS > 1 ? block.order : block.direction;
-        const long long state = of_states * params.batch * HIDDEN;
+        const long long state = block.state_number * params.batch * HIDDEN;
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll
@@ -197,7 +194,7 @@ struct ForwardCells
                 for (int e = 0; e < CELLS; e++) {
                     const int row = block.first_row + sub * ROWS + task.row + e;
                     if (!task.owns() || unit >= HIDDEN || row >= params.batch) continue;
-                    const long long at = state + (long long)places.users_row(row) * HIDDEN + unit;
+                    const long long at = state + (long long)layout.caller_row(row) * HIDDEN + unit;
                     if (params.h_n) params.h_n[at] = rounded(h[sub][i][e]);
                     if (CELL == LSTM && params.c_n) params.c_n[at] = rounded(c[sub][i][e]);
                 }
@@ -230,24 +227,16 @@ DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *sl
 /* The kernel's body. `memory` is the shared memory of the block. */
 template <class Product, class Exchange> DEVICE void run_forward(const ForwardParams &params, uint4 *memory)
 {
-    uint4 *const staged = memory + STAGED_AT / 16;
     const Block block(params.groups, params.first_group);
-    const Places places(params, block.direction);
-    const ForwardArrays arrays(params, block, places);
-    const Extent extent = extent_of(params, block, places);
-    const int last = extent.last;
-    Exchange exchange(block, extent, params.exchange, staged);
-    const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, places, block.rank, block.first_row, last);
-
-    if (!Product::READS_THROUGH_RING) ring.begin();
-    typename Product::Weights weights;
-    const int of_states = LAYERS > 1 ? block.order : block.direction;
-    const auto *factors =
-        (const typename Product::Factor *)params.matrices + of_states * params.matrix_stride;
-    weights.read({factors, block.rank, block.order}, memory, params.streamed, block.warp, block.lane);
-    if (Product::READS_THROUGH_RING) ring.begin();
+    const RowLayout layout(params, block.direction);
+    const Extent extent = extent_of(params, block, layout);
+    const int num_steps = extent.num_steps;
+    const ForwardArrays arrays(params, block, layout);
+    Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
+    const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
+    typename Product::Weights weights = begin<Product>(params, block, ring, memory);
     ForwardCells cells;
-    cells.begin(params, block, places, arrays);
+    cells.begin(params, block, layout, arrays);
 
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
        stream that the first step will write. */
@@ -270,28 +259,21 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
 
     /* The condition `step < limit` always holds, but the compiler cannot know that where words are in flight. So it
        keeps the addresses of a step inside the loop; outside they would take registers that sums need. */
-    const int limit = Exchange::ENDS_STEP_WITH_BARRIER ? (int)opaque(last) : last;
-
-    /* The barrier of a step: it shows the next step's inputs to all threads, and the partial sums or, without
-       tensor cores, what the cells have staged. */
-    const auto meet = [&](int step) {
-        wait_for_copies<(RING - 2) * SUBTILES - !Exchange::ENDS_STEP_WITH_BARRIER>();
-        __syncthreads();
-        exchange.confirm(step);
-    };
+    const int limit = Exchange::HAS_SECOND_BARRIER ? (int)opaque(num_steps) : num_steps;
 
 #pragma unroll 1
-    for (int step = 0; step < last; step++) {
-        if (FAR && step == last - 1) weights.release();
+    for (int step = 0; step < num_steps; step++) {
+        if (FAR && step == num_steps - 1) weights.release();
 #pragma unroll
         for (int sub = 0; sub < SUBTILES; sub++) {
             uint4 *const slot = ring.slot(step, sub);
+            begin_phase(block, step, sub, LOAD_INPUTS);
 
             /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
                while they are on their way. */
             ForwardInputs inputs;
             const auto load_inputs = [&] {
-                if (Exchange::ENDS_STEP_WITH_BARRIER) ring.advance(step, sub);
+                if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                 inputs.read_all(slot, block.order, block.warp, block.lane);
             };
             if (!POLL_FIRST) load_inputs();
@@ -305,13 +287,16 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             if (step < limit) {
                 gather.request();
                 if (POLL_FIRST) load_inputs();
+                begin_phase(block, step, sub, RECEIVE_AND_MULTIPLY);
                 gather.receive(sums, weights, exchange.late);
             }
 
             /* Reduce: the sums over k of all warps. */
+            begin_phase(block, step, sub, REDUCE);
             typename Exchange::PartialSums partials((float *)memory, step * SUBTILES + sub);
             partials.write(sums, block.warp, block.lane);
-            if (Product::REDUCES_THROUGH_SHARED) meet(step);
+            if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
+            begin_phase(block, step, sub, CELLS_AND_SEND);
 
 #pragma unroll
             for (int i = 0; i < WARP_TASKS; i++) {
@@ -334,24 +319,26 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                     stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
                     if (task.owns()) element(slot, OUTPUT, task.unit, task.row + e) = stored[e];
                 }
-                if (step + 1 < last || block.order < LAYERS - 1)
+                if (step + 1 < num_steps || block.order < LAYERS - 1)
                     send_states(exchange, step + 1, sub, slot, task, stored,
                                 CELL == GRU ? cells.sent_scale[sub][i] : STATE_SCALE);
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
             }
-            if (!Product::REDUCES_THROUGH_SHARED) meet(step);
+            begin_phase(block, step, sub, STORE);
+            if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
 
             /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results of
                the step before are stored here. */
-            if (Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+            if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(step, sub);
         }
     }
-    if (!Exchange::ENDS_STEP_WITH_BARRIER) __syncthreads();
+    if (!Exchange::HAS_SECOND_BARRIER) __syncthreads();
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++) ring.store_last(sub);
-    cells.end(params, block, places);
+    weights.end_stream();
+    cells.end(params, block, layout);
 }
 
 } // namespace dnnffi

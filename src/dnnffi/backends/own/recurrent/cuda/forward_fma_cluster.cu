@@ -1,6 +1,6 @@
 /* The forward pass with FMA, and a cluster whose blocks write into each other's shared memory. */
 
-#include "exchange_whole_rows.cuh"
+#include "exchange_whole_rows_cluster.cuh"
 #include "forward.cuh"
 
 namespace dnnffi {
@@ -9,7 +9,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS *LAYERS, 1, 1) __launch_bound
     recurrent_forward(const ForwardParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    run_forward<Fma, WholeRows>(params, (uint4 *)memory);
+    run_forward<Fma, WholeRowsCluster>(params, (uint4 *)memory);
 }
 
 } // namespace dnnffi

@@ -6,10 +6,11 @@
 #include "exchange_flags.cuh"
 #include "product_tensor_core.cuh"
 #include "ptx_barrier.cuh"
+#include "ptx_l2.cuh"
 
 namespace dnnffi {
 
-constexpr int AT_ONCE = 8; /* words of a thread that are in flight at once */
+constexpr int IN_FLIGHT = 8; /* words of a thread that are in flight at once */
 
 /* The words that a block gathers in a step, [EXCHANGED][ROWS]. Of several LAYERS, those from `begin` to
    `end` are there or will be; the others count as zeros. */
@@ -68,7 +69,7 @@ struct Slice
 /* Each slice gathers a step's words into shared memory. */
 struct StagedGather
 {
-    static constexpr int COUNT = CHUNK_LOADS < AT_ONCE ? CHUNK_LOADS : AT_ONCE;
+    static constexpr int COUNT = CHUNK_LOADS < IN_FLIGHT ? CHUNK_LOADS : IN_FLIGHT;
 
     Source source;
     uint4 *staged;
@@ -88,7 +89,7 @@ struct StagedGather
         for (int i = 0; i < COUNT; i++) words[i] = load(i);
     }
 
-    DEVICE void receive(Sums &sums, const Weights &weights, bool &late)
+    DEVICE void receive(Sums &sums, Weights &weights, bool &late)
     {
 #pragma unroll
         for (int first = 0; first < CHUNK_LOADS; first += COUNT) {
@@ -118,14 +119,14 @@ struct StagedGather
     }
 };
 
-/* The same in CHUNKS, with at most AT_ONCE words of a thread in flight.
+/* The same in CHUNKS, with at most IN_FLIGHT words of a thread in flight.
 
    One barrier of a slice a chunk and two places suffice: a thread writes chunk c + 2 into the place of
    chunk c when it has passed the barrier of chunk c + 1, which each thread of the slice reaches after its
    products of chunk c. Behind the last barrier, that of the block, partial sums may replace the words. */
 struct ChunkedGather
 {
-    static constexpr int FITTING = AT_ONCE / CHUNK_LOADS < 1 ? 1 : AT_ONCE / CHUNK_LOADS;
+    static constexpr int FITTING = IN_FLIGHT / CHUNK_LOADS < 1 ? 1 : IN_FLIGHT / CHUNK_LOADS;
     static constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
 
     const uint4 *slot;
@@ -147,7 +148,7 @@ struct ChunkedGather
             for (int i = 0; i < CHUNK_LOADS; i++) words[chunk][i] = load(chunk, i);
     }
 
-    DEVICE void receive(Sums &sums, const Weights &weights, bool &late)
+    DEVICE void receive(Sums &sums, Weights &weights, bool &late)
     {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -186,7 +187,7 @@ struct ChunkedGather
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
 struct RegisterGather
 {
-    static constexpr int FITTING = AT_ONCE / COLUMNS < 1 ? 1 : AT_ONCE / COLUMNS;
+    static constexpr int FITTING = IN_FLIGHT / COLUMNS < 1 ? 1 : IN_FLIGHT / COLUMNS;
     static constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
     static constexpr int COUNT = STEPS * COLUMNS, ROUNDS = (WARP_K + STEPS - 1) / STEPS;
 
@@ -207,7 +208,7 @@ struct RegisterGather
         for (int i = 0; i < COUNT; i++) words[0][i] = load(0, i);
     }
 
-    DEVICE void receive(Sums &sums, const Weights &weights, bool &late)
+    DEVICE void receive(Sums &sums, Weights &weights, bool &late)
     {
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {

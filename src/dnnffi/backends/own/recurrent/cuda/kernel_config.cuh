@@ -33,6 +33,8 @@ struct Config
     static constexpr int CHUNKS = 1;
     static constexpr int PARTS = 0;
     static constexpr bool FAR = false;
+    static constexpr int STREAM_RING = 0;
+    static constexpr int TIMELINE = 0;
     static constexpr int LAYERS = 1;
     static constexpr int PADDED = 1024;
     static constexpr int TEAMS = 32;

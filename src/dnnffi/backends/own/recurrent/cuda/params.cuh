@@ -1,10 +1,11 @@
 #pragma once
 /* Parameters of the kernels that run all steps of a layer: one struct for each, passed by value. `params.py`
-   has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them.
+   has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them. Kernels
+   of all steps take them without `__grid_constant__`, which made them spill more.
 
    D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. Strides are in elements,
-   except `step_stride` and `row_stride`. Arrays of several LAYERS at once have a layer where those of one have a direction:
-   "[D, ...]" is then [LAYERS, ...]. */
+   except `step_stride` and `row_stride`. Arrays of several LAYERS at once have a layer where those of one have
+   a direction: "[D, ...]" is then [LAYERS, ...]. */
 
 #include "dtype.cuh"
 

@@ -89,7 +89,9 @@ struct Weights
         }
     }
 
-    DEVICE void release() const {} /* all are in registers */
+    DEVICE void begin_stream() const {} /* all are in registers */
+    DEVICE void end_stream() const {}
+    DEVICE void release() const {}
 
     /* Those of the block's units, of a gate. */
     DEVICE static void read_rows(const Matrices &matrices, float *to, int gate)
@@ -208,7 +210,7 @@ struct Fma
     using Weights = dnnffi::Weights;
     using Factor = Element; /* of the matrices */
     /* Weights go to registers at once, while the ring is filled. */
-    static constexpr bool READS_THROUGH_RING = false;
+    static constexpr bool WEIGHTS_PASS_THROUGH_RING = false;
     /* The threads of a cell add up their sums among themselves. */
     static constexpr bool REDUCES_THROUGH_SHARED = false;
 };

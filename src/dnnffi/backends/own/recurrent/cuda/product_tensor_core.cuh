@@ -46,8 +46,9 @@ struct Sums
                     for (int e = 0; e < 4; e++) of[m][j][e] += part(number, m, j)[e];
     }
 
-    DEVICE void add(const Weights &weights, int s, const uint4 *words)
+    DEVICE void add(Weights &weights, int s, const uint4 *words)
     {
+        weights.await(s);
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {
             const Fragments factors = weights.of(s, m);
@@ -58,15 +59,18 @@ struct Sums
             for (int j = 0; j < COLUMNS; j++)
                 multiply_add(part(2 * s + 1, m, j), factors.second, words[j].z, words[j].w);
         }
+        weights.leave(s);
     }
 
     /* The same with the words that `load` finds for each column, a few at a time. */
-    template <class Load> DEVICE void add_few(const Weights &weights, int s, Load load)
+    template <class Load> DEVICE void add_few(Weights &weights, int s, Load load)
     {
+        weights.await(s);
         constexpr int FEW = WARP_TILES >= 4 ? 1 : WARP_TILES >= 2 ? 2 : 4;
         Fragments factors[WARP_TILES];
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) factors[m] = weights.of(s, m);
+        weights.leave(s);
 #pragma unroll
         for (int first = 0; first < COLUMNS; first += FEW) {
             uint4 words[FEW];
@@ -89,8 +93,8 @@ struct Sums
 };
 
 /* The products of what is staged of a chunk. */
-DEVICE void multiply_staged(Sums &sums, const Weights &weights, const uint4 *staged, int chunk = 0,
-                            int begin = 0, int end = EXCHANGED)
+DEVICE void multiply_staged(Sums &sums, Weights &weights, const uint4 *staged, int chunk = 0, int begin = 0,
+                            int end = EXCHANGED)
 {
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
@@ -187,7 +191,7 @@ struct TensorCores
     using Weights = dnnffi::Weights;
     using Factor = dnnffi::Factor; /* of the matrices */
     /* Weights pass through the memory of the ring at the start. */
-    static constexpr bool READS_THROUGH_RING = true;
+    static constexpr bool WEIGHTS_PASS_THROUGH_RING = true;
     /* Partial sums go through shared memory; else the threads of a cell exchange them by shuffles. */
     static constexpr bool REDUCES_THROUGH_SHARED = true;
 };

@@ -1,10 +1,12 @@
 #pragma once
 /* Transfer of a step's inputs and results through a ring in shared memory: what a
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
-   is waited for. A slot of the ring has a stream of words for each array.
+   is waited for. (With a STREAM_RING a step waits for the inputs that it requested itself: copies complete in
+   order, and weights are requested behind them. L2 has the inputs by then.) A slot of the ring has a stream of
+   words for each array.
 
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
-   presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs FETCHED steps
+   presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs PREFETCH_STEPS steps
    before they are requested; not in a CLUSTER, without tensor cores, and where teams of several blocks exchange
    shares, which gained nothing. */
 
@@ -14,11 +16,11 @@
 
 namespace dnnffi {
 
-constexpr int FETCHED = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
+constexpr int PREFETCH_STEPS = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
 /* Positions of rows in arrays. Sequences of unequal length are packed: all rows of a step one
    after the other, the longest rows first. */
-struct Places
+struct RowLayout
 {
     /* PACKED: of each step the first position; of each row its steps, and the caller's number. */
     const int *offsets, *lengths, *order;
@@ -28,7 +30,7 @@ struct Places
     bool reverse;
 
     template <class Params>
-    DEVICE Places(const Params &params, int direction)
+    DEVICE RowLayout(const Params &params, int direction)
         : offsets(params.step_offsets), lengths(params.lengths), order(params.caller_rows),
           steps(params.steps), batch(params.batch), step_stride(params.step_stride),
           row_stride(params.row_stride), reverse(direction == 1)
@@ -38,7 +40,7 @@ struct Places
     DEVICE int length(int row) const { return PACKED ? lengths[row] : steps; }
 
     /* The row of the caller's states. */
-    DEVICE int users_row(int row) const { return PACKED ? order[row] : row; }
+    DEVICE int caller_row(int row) const { return PACKED ? order[row] : row; }
 
     /* Whether the caller's arrays are padded, while the kernels' own arrays are packed. */
     DEVICE bool has_padded() const { return PACKED && step_stride != 0; }
@@ -53,10 +55,10 @@ struct Places
 
 /* The extent of a group. */
 template <class Params>
-DEVICE Extent extent_of(const Params &params, const Block &block, const Places &places)
+DEVICE Extent extent_of(const Params &params, const Block &block, const RowLayout &layout)
 {
     const int left = (int)params.batch - block.first_row;
-    return {left < ROWS ? left : ROWS, places.length(block.first_row), (int)params.steps};
+    return {left < ROWS ? left : ROWS, layout.length(block.first_row), (int)params.steps};
 }
 
 /* An array as a stream sees it: elements of a position, and whether words of it can be moved as
@@ -92,7 +94,7 @@ DEVICE Array own_array(Element *first, int columns, bool later = false)
 
 /* An array whose units are not padded: the caller's, or y of a layer below the last. Its rows are
    `padded` or lie as those of the kernels' own arrays. */
-DEVICE Array users_array(const Element *first, int directions, bool padded = false)
+DEVICE Array caller_array(const Element *first, int directions, bool padded = false)
 {
     const bool aligned = HIDDEN == PADDED && ((unsigned long long)first & 15) == 0;
     Array array{const_cast<Element *>(first), directions * HIDDEN, aligned, false};
@@ -126,31 +128,31 @@ template <> struct CursorFields<true>
 
 struct RingCursor : CursorFields<PACKED>
 {
-    DEVICE Element *at(const Places &places, int step) const
+    DEVICE Element *at(const RowLayout &layout, int step) const
     {
         if (!PACKED) return first + (long long)step * advance;
-        const int number = places.reverse ? steps - 1 - step : step + later;
-        return first + (long long)(padded ? number : places.offsets[number]) * advance;
+        const int number = layout.reverse ? steps - 1 - step : step + later;
+        return first + (long long)(padded ? number : layout.offsets[number]) * advance;
     }
 
-    DEVICE void ask(const Places &places, int step) const
+    DEVICE void fetch(const RowLayout &layout, int step) const
     {
-        if (step >= 0 && step < steps) fetch(at(places, step));
+        if (step >= 0 && step < steps) prefetch(at(layout, step));
     }
 
-    DEVICE void read(uint4 *word, const Places &places, int unit, int step) const
+    DEVICE void read(uint4 *word, const RowLayout &layout, int unit, int step) const
     {
         if (step >= steps) return;
-        const Element *from = at(places, step);
+        const Element *from = at(layout, step);
         if (whole) copy_word(word, from);
         else
             for (int e = 0; e < WORD; e++) ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
     }
 
-    DEVICE void write(const uint4 *word, const Places &places, int unit, int step) const
+    DEVICE void write(const uint4 *word, const RowLayout &layout, int unit, int step) const
     {
         if (step >= steps) return;
-        Element *to = at(places, step);
+        Element *to = at(layout, step);
         if (whole) *(uint4 *)to = *word;
         else
             for (int e = 0; e < WORD; e++)
@@ -158,40 +160,41 @@ struct RingCursor : CursorFields<PACKED>
     }
 };
 
-DEVICE RingCursor cursor_of(const Array &array, const Places &places, int unit, int row)
+DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int unit, int row)
 {
     RingCursor cursor{{nullptr, 0, 0, array.whole, array.later}};
     if (!array.first || unit >= PADDED) return cursor;
-    cursor.steps = places.length(row) - array.later;
+    cursor.steps = layout.length(row) - array.later;
     cursor.advance = array.width;
     long long position = row;
     if constexpr (PACKED) {
         cursor.set_padded(array.padded);
         if (array.padded) {
-            cursor.advance *= places.step_stride;
-            position = (long long)places.users_row(row) * places.row_stride;
+            cursor.advance *= layout.step_stride;
+            position = (long long)layout.caller_row(row) * layout.row_stride;
         }
     } else {
-        cursor.advance *= places.reverse ? -places.step_stride : places.step_stride;
-        position = places.of(array.later, row);
+        cursor.advance *= layout.reverse ? -layout.step_stride : layout.step_stride;
+        position = layout.of(array.later, row);
     }
     cursor.first = array.first + position * array.width + unit;
     return cursor;
 }
 
 /* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every turn of `last`. */
+   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. */
 template <class Arrays> struct Ring
 {
     uint4 *slots;
-    Places places;
-    int rank, last, thread;
+    RowLayout layout;
+    int rank, num_steps, thread;
     RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     RingCursor seconds[SUBTILES][THREAD_WORDS];
 
-    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const Places &places_, int rank_, int first_row,
-                int last_)
-        : slots(slots_), places(places_), rank(rank_), last(last_), thread(retained(threadIdx.x - RING_FIRST))
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
+                int num_steps_)
+        : slots(slots_), layout(layout_), rank(block.rank), num_steps(num_steps_),
+          thread(retained(threadIdx.x - RING_FIRST))
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -200,13 +203,13 @@ template <class Arrays> struct Ring
             for (int r = 0; r < THREAD_WORDS; r++) {
                 const int i = (moves ? threadIdx.x - RING_FIRST : 0) + r * RING_THREADS;
                 const int stream = i / (ROWS * ARRAY_WORDS);
-                const int row = first_row + sub * ROWS + i % ROWS;
-                const int clamped = row < places.batch ? row : places.batch - 1;
+                const int row = block.first_row + sub * ROWS + i % ROWS;
+                const int clamped = row < layout.batch ? row : layout.batch - 1;
                 const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
-                const int written = row < places.batch ? unit : PADDED;
-                sources[sub][r] = cursor_of(arrays.source(stream), places, unit, clamped);
-                targets[sub][r] = cursor_of(arrays.target(stream), places, written, clamped);
-                seconds[sub][r] = cursor_of(arrays.second(stream), places, written, clamped);
+                const int written = row < layout.batch ? unit : PADDED;
+                sources[sub][r] = cursor_of(arrays.source(stream), layout, unit, clamped);
+                targets[sub][r] = cursor_of(arrays.target(stream), layout, written, clamped);
+                seconds[sub][r] = cursor_of(arrays.second(stream), layout, written, clamped);
             }
     }
 
@@ -220,7 +223,7 @@ template <class Arrays> struct Ring
         for (int turn = 0; turn < RING; turn++)
 #pragma unroll
             for (int sub = 0; sub < SUBTILES; sub++) {
-                if (turn < last) load(step_of(turn), turn, sub);
+                if (turn < num_steps) load(step_of(turn), turn, sub);
                 commit_copies();
             }
     }
@@ -228,12 +231,12 @@ template <class Arrays> struct Ring
     /* All threads: what the first turn reads is there. */
     DEVICE void wait_for_first() const
     {
-        wait_for_copies<(RING - 1) * SUBTILES>();
+        wait_for_copies<(RING - 1) * SUBTILES + STREAM_RING>();
         __syncthreads();
     }
 
     /* The step that a turn is for. */
-    DEVICE int step_of(int turn) const { return BACKWARD ? last - 1 - turn : turn; }
+    DEVICE int step_of(int turn) const { return BACKWARD ? num_steps - 1 - turn : turn; }
 
     /* Stores what the turn before this one left, and requests what takes its place. */
     DEVICE void advance(int turn, int sub) const
@@ -241,7 +244,7 @@ template <class Arrays> struct Ring
         if (RING_FIRST && threadIdx.x < RING_FIRST) return;
         if (turn > 0) {
             store(step_of(turn - 1), turn - 1, sub);
-            if (turn - 1 + RING < last) load(step_of(turn - 1 + RING), turn - 1, sub);
+            if (turn - 1 + RING < num_steps) load(step_of(turn - 1 + RING), turn - 1, sub);
         }
         commit_copies();
     }
@@ -250,7 +253,7 @@ template <class Arrays> struct Ring
     DEVICE void store_last(int sub) const
     {
         if (RING_FIRST && threadIdx.x < RING_FIRST) return;
-        store(step_of(last - 1), last - 1, sub);
+        store(step_of(num_steps - 1), num_steps - 1, sub);
     }
 
     DEVICE uint4 *slot(int turn, int sub) const
@@ -264,11 +267,11 @@ template <class Arrays> struct Ring
         uint4 *to = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].read(to + r * RING_THREADS, places, unit_of(r), step);
-        if (FETCHED == 0) return;
+            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(r), step);
+        if (PREFETCH_STEPS == 0) return;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].ask(places, BACKWARD ? step - FETCHED : step + FETCHED);
+            sources[sub][r].fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
     }
 
     DEVICE void store(int step, int turn, int sub) const
@@ -276,8 +279,8 @@ template <class Arrays> struct Ring
         const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            targets[sub][r].write(from + r * RING_THREADS, places, unit_of(r), step);
-            seconds[sub][r].write(from + r * RING_THREADS, places, unit_of(r), step);
+            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
+            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
         }
     }
 

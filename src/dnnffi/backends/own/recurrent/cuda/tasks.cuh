@@ -40,11 +40,11 @@ struct Task
 };
 
 /* Where number `i` of a task's words lies in the block. */
-struct Place
+struct WordPlace
 {
     int word, row;
 
-    DEVICE Place(int i, const Task &task)
+    DEVICE WordPlace(int i, const Task &task)
         : word(task.octet * (8 / K_WORD) + i / (4 * CELLS)),
           row(task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd))
     {

@@ -151,12 +151,63 @@ struct Passage
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
+/* The first step of k of a chunk whose weights are streamed, and how many such steps are in the chunks before it: a
+   warp multiplies chunk by chunk, and finds its streamed weights in this order. */
+DEVICE constexpr int first_streamed(int chunk)
+{
+    constexpr int FIRST = K_REGISTERS + K_SHARED;
+    return FIRST + (chunk - FIRST % CHUNKS + CHUNKS) % CHUNKS;
+}
+
+DEVICE constexpr int streamed_before(int chunk)
+{
+    int count = 0;
+    for (int other = 0; other < chunk; other++)
+        count += (WARP_K - first_streamed(other) + CHUNKS - 1) / CHUNKS;
+    return count;
+}
+
+/* The weights that a warp reads in every step, on their way from L2 through a ring in shared memory. A lane asks for
+   a step of k STREAM_RING steps of k before it multiplies it, and so for the first of a step of time while it waits
+   for words: weights do not depend on h. It copies what it reads itself, so that no barrier is needed; and since a
+   multiprocessor reads and writes shared memory in the order of a thread's instructions, a copy does not overtake the
+   loads of what it replaces (`Ring::advance` relies on this, too). */
+struct WeightStream
+{
+    static constexpr int STEP = WARP_TILES * 64; /* words of a warp in a step of k */
+
+    uint4 *slots;      /* this lane's */
+    const uint4 *from; /* the same in device memory */
+    int oldest, next;  /* slot of what is multiplied next; what is asked for next */
+
+    DEVICE void begin(Policy policy)
+    {
+        oldest = next = 0;
+#pragma unroll 1
+        for (int i = 0; i < STREAM_RING; i++) ask(policy);
+    }
+
+    /* Asks for the next step of k, which takes the slot of the one whose products are done. */
+    DEVICE void ask(Policy policy)
+    {
+#pragma unroll
+        for (int i = 0; i < STEP; i += 32) {
+            if (FAR) copy_word_by(policy, slots + oldest + i, from + next + i);
+            else copy_word(slots + oldest + i, from + next + i);
+        }
+        commit_copies();
+        next = next == (K_STREAMED - 1) * STEP ? 0 : next + STEP;
+        oldest = oldest == (STREAM_RING - 1) * STEP ? 0 : oldest + STEP;
+    }
+};
+
 struct Weights
 {
     Fragments kept[K_REGISTERS ? K_REGISTERS : 1][WARP_TILES];
     uint4 *shared, *streamed; /* this lane's, 32 lanes side by side */
     int word, staged;         /* the first word that this lane multiplies, and where that is staged */
-    Policy policy;            /* of those in device memory, if they are FAR */
+    WeightStream stream;      /* of those in device memory, with a STREAM_RING */
+    Policy policy;            /* of the same, if they are FAR */
 
     DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
     {
@@ -166,6 +217,9 @@ struct Weights
         staged = retained(staged_at(first + lane % 4, lane / 4));
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
         streamed = in_memory + lane + ((long long)blockIdx.x * WARPS + warp) * (K_STREAMED * WARP_TILES * 64);
+        stream.slots =
+            memory + WEIGHTS_AT / 16 + lane + (WARPS * K_SHARED + warp * STREAM_RING) * (WARP_TILES * 64);
+        stream.from = streamed;
         const auto passage = [&](int n) {
             return Passage{memory + (n * WARPS + warp) * (PASSAGE_BYTES / 16)};
         };
@@ -202,7 +256,7 @@ struct Weights
 #pragma unroll 1
             for (int i = begin; i < end; i++) {
                 const Fragments found = passage(i - begin).get(lane);
-                uint4 *at = place(i - KEPT);
+                uint4 *at = place(i / WARP_TILES, i % WARP_TILES);
                 at[0] = found.first;
                 at[32] = found.second;
             }
@@ -211,20 +265,47 @@ struct Weights
         __syncthreads(); /* and the ring does */
     }
 
+    /* Behind `read`, and once the input ring has asked for its first turns. */
+    DEVICE void begin_stream()
+    {
+        if (STREAM_RING) stream.begin(policy);
+    }
+
+    /* At the end: what was asked for the step that does not follow. */
+    DEVICE void end_stream() const
+    {
+        if (STREAM_RING) wait_for_copies<0>();
+    }
+
     /* In the last step: L2 need not keep them for the kernels that follow. */
     DEVICE void release() { policy = keep_none(); }
 
     /* Where a fragment is that is not in registers. */
-    DEVICE uint4 *place(int i) const
+    DEVICE uint4 *place(int s, int m) const
     {
-        return i < K_SHARED * WARP_TILES ? shared + 64 * i : streamed + 64 * (i - K_SHARED * WARP_TILES);
+        if (s < K_REGISTERS + K_SHARED) return shared + 64 * ((s - K_REGISTERS) * WARP_TILES + m);
+        const int number = streamed_before(s % CHUNKS) + (s - first_streamed(s % CHUNKS)) / CHUNKS;
+        return streamed + 64 * (number * WARP_TILES + m);
+    }
+
+    /* Before and after a step of k is multiplied: its weights are there; their place is free. */
+    DEVICE void await(int s) const
+    {
+        if (STREAM_RING && s >= K_REGISTERS + K_SHARED)
+            wait_for_copies<(STREAM_RING ? STREAM_RING - 1 : 0)>();
+    }
+
+    DEVICE void leave(int s)
+    {
+        if (STREAM_RING && s >= K_REGISTERS + K_SHARED) stream.ask(policy);
     }
 
     DEVICE Fragments of(int s, int m) const
     {
         if (s < K_REGISTERS) return kept[s < K_REGISTERS ? s : 0][m];
-        const uint4 *at = place((s - K_REGISTERS) * WARP_TILES + m);
-        if (FAR && s >= K_REGISTERS + K_SHARED) return {load_by(policy, at), load_by(policy, at + 32)};
+        const bool is_streamed = s >= K_REGISTERS + K_SHARED;
+        const uint4 *at = STREAM_RING && is_streamed ? stream.slots + stream.oldest + 64 * m : place(s, m);
+        if (FAR && !STREAM_RING && is_streamed) return {load_by(policy, at), load_by(policy, at + 32)};
         return {at[0], at[32]};
     }
 };

@@ -1,0 +1,196 @@
+"""Estimates of the time of a step, which decide which configurations are measured.
+
+An estimate is the sum of what a block does in a step, each part times its cost in microseconds.
+``cost_fit.json`` has the costs, fitted to measurements on an H100 (``own_costs.json`` in the
+documentation) by ``benchmarks/own_costs.py``; see there for how well they predict. On other devices
+the same costs only decide what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, KernelConfig
+from dnnffi.backends.own.recurrent.divisions import free_registers, step_registers
+
+IN_FLIGHT = 8
+"""Words that a thread gathers at once."""
+
+MEMORY_RATE = 3e6
+"""Bytes a microsecond from device memory, about those of an H100."""
+
+_CLUSTER_ROWS = 8
+
+
+class Layer(NamedTuple):
+    """What a kernel is for: rows of a batch, directions, and the device."""
+
+    batch: int
+    directions: int
+    chip: Chip
+
+
+Work = tuple[float, ...]
+"""What a block does in a step, as the names of a `Family` say."""
+
+
+class Family(NamedTuple):
+    """Kernels whose costs are fitted together; ``work`` returns a number for each name."""
+
+    name: str
+    names: tuple[str, ...]
+    work: Callable[[KernelConfig, Layer], Work]
+
+
+def step_us(config: KernelConfig, layer: Layer) -> float:
+    """Return about how many microseconds a step takes; groups that run in turn add up."""
+    family = family_of(config)
+    work = family.work(config, layer)
+    return waves(config, layer) * sum(map(float.__mul__, costs_of(family.name), work))
+
+
+def family_of(config: KernelConfig) -> Family:
+    """Return the family of a configuration with tensor cores."""
+    return CLUSTER if config.cluster else SCATTER if config.scatter else GATHER
+
+
+def waves(config: KernelConfig, layer: Layer) -> int:
+    """Return how many launches run in turn, since the device has no room for all groups at once."""
+    groups = config.groups(layer.batch) * layer.directions
+    return -(-groups // max(1, layer.chip.multiprocessors // config.group_blocks))
+
+
+@cache
+def costs_of(family: str) -> tuple[float, ...]:
+    """Return the costs of a family, in the order of its names."""
+    text = files("dnnffi.backends.own.recurrent").joinpath("cost_fit.json").read_text("utf-8")
+    costs = json.loads(text)[family]
+    (names,) = (one.names for one in (GATHER, SCATTER, CLUSTER) if one.name == family)
+    return tuple(float(costs[name]) for name in names)
+
+
+def _blocks_at_once(config: KernelConfig, layer: Layer) -> int:
+    groups = config.groups(layer.batch) * layer.directions
+    return config.group_blocks * min(groups, layer.chip.multiprocessors // config.group_blocks)
+
+
+def _products(config: KernelConfig) -> float:
+    """Tens of thousands of products of 16 x 8 x 16 of a block; one in TF32 counts twice."""
+    kind = config.kind
+    fragments = config.tile_warps * config.k_warps * config.warp_tiles * config.warp_k
+    each = 3 if kind.strict else 1
+    return 2e-4 * fragments * (config.rows / 8) * each * (2 if kind.factors == "float32" else 1)
+
+
+def gathered_words(config: KernelConfig) -> int:
+    """Words of h, and of shares, that a block reads from L2 in a step of a sub-tile."""
+    of_h = config.k_words * config.rows * (1 if config.staged else config.tile_warps)
+    return of_h + config.scatter * config.teams * config.share_words
+
+
+def shared_words(config: KernelConfig) -> int:
+    """Words that it moves in shared memory: weights, words of h, partial sums."""
+    partial_sums = 0 if config.scatter else 8 * config.k_warps * config.tiles * config.rows
+    of_h = config.staged * (config.tile_warps + 1) * config.k_words * config.rows
+    return _weight_words(config) + of_h + partial_sums
+
+
+def _weight_words(config: KernelConfig) -> int:
+    """Words of weights that a block reads from shared memory."""
+    steps = config.k_shared + (config.k_streamed if config.stream_ring else 0)
+    return steps * config.shared_step_bytes // WORD_BYTES
+
+
+_COMMON = "products", "shared words", "streamed bytes", "far bytes", "cells", "ring words", "warps"
+
+
+def _common(config: KernelConfig, layer: Layer) -> Work:
+    """What all kernels with tensor cores do that exchange through L2."""
+    streamed = config.streamed_bytes
+    far = _blocks_at_once(config, layer) * streamed / MEMORY_RATE if config.far else 0.0
+    return (
+        _products(config),
+        1e-4 * shared_words(config),
+        1e-5 * streamed,
+        far,
+        float(config.thread_cells),
+        config.ring_words / config.threads,
+        config.threads / 256,
+    )
+
+
+def _gather_work(config: KernelConfig, layer: Layer) -> Work:
+    words = gathered_words(config)
+    own = (
+        1e-3 * words,
+        max(0.0, words / config.threads / IN_FLIGHT - 1),
+        2e-6 * _blocks_at_once(config, layer) * words,
+        float(config.staged),
+        config.chunks - 1.0,
+        1e-4 * max(0, -free_registers(config)) * config.threads,
+        config.blocks / 100,
+    )
+    work = *_common(config, layer), *own
+    return tuple(config.subtiles * one for one in work)
+
+
+def _scatter_work(config: KernelConfig, layer: Layer) -> Work:
+    words, shares = config.k_words * config.rows, config.teams * config.share_words
+    gathered = words if config.team > 1 else 0
+    kept = config.k_registers * step_registers(config)
+    own = (
+        1.0,
+        float(config.team > 1),
+        1e-3 * shares,
+        max(0.0, shares / config.threads / IN_FLIGHT - 1),
+        2e-6 * _blocks_at_once(config, layer) * (gathered + 2 * shares),
+        float(-(-config.share_words // config.threads)),
+        1e-4 * max(0, kept - free_registers(config)) * config.threads,
+        config.teams / 10,
+    )
+    return *_common(config, layer), *own
+
+
+def _cluster_work(config: KernelConfig, layer: Layer) -> Work:
+    kind = config.kind
+    sent = config.group_blocks * kind.exchanged * min(layer.batch, _CLUSTER_ROWS)
+    return (
+        1.0,
+        config.group_blocks / 10,
+        1e-3 * sent,
+        _products(config),
+        1e-4 * 8 * config.k_warps * config.tiles * config.rows,
+        1e-4 * config.tile_warps * config.k_words * config.rows,
+        float(config.thread_cells),
+        config.ring_words / config.threads,
+        config.threads / 256,
+    )
+
+
+GATHER = Family(
+    "gather",
+    (*_COMMON, "words", "rounds", "words of all", "staged", "chunks", "spilled", "blocks"),
+    _gather_work,
+)
+SCATTER = Family(
+    "scatter",
+    (
+        *_COMMON,
+        *("exchange", "teams' exchange", "shares", "rounds", "words of all", "added"),
+        *("spilled", "teams"),
+    ),
+    _scatter_work,
+)
+CLUSTER = Family(
+    "cluster",
+    (
+        *("exchange", "blocks", "words sent", "products", "partial sums", "words of h"),
+        *("cells", "ring words", "warps"),
+    ),
+    _cluster_work,
+)
+FAMILIES = GATHER, SCATTER, CLUSTER

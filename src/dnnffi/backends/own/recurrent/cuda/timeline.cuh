@@ -1,0 +1,26 @@
+#pragma once
+/* When the warps of a kernel begin the phases of a step: for engineers, in kernels that `benchmarks/own_timeline.py`
+   compiles. In all others TIMELINE is 0, and nothing is left of this. */
+
+#include "block.cuh"
+#include "ptx_clock.cuh"
+
+namespace dnnffi {
+
+/* Address of [TIMELINE_STEPS, blocks of the grid, WARPS, PHASES] counts of cycles, or 0. */
+constexpr u64 TIMELINE = Config::TIMELINE;
+constexpr int TIMELINE_STEPS = 16;
+
+enum Phase { LOAD_INPUTS, RECEIVE_AND_MULTIPLY, REDUCE, CELLS_AND_SEND, STORE, PHASES };
+
+/* A warp is at the beginning of a phase of the first sub-tile. */
+DEVICE void begin_phase(const Block &block, int step, int sub, Phase phase)
+{
+    if constexpr (TIMELINE != 0) {
+        if (step >= TIMELINE_STEPS || sub > 0 || block.lane > 0) return;
+        const u64 warp = ((u64)step * gridDim.x + blockIdx.x) * WARPS + block.warp;
+        ((u64 *)TIMELINE)[warp * PHASES + phase] = clock_now();
+    }
+}
+
+} // namespace dnnffi

@@ -1,0 +1,261 @@
+"""The few configurations that are worth measuring, the most promising first.
+
+All divisions that fit on the device are compared by the cost model. Of those that gather words, a
+typical one of each shape is compared first: of how many units, rows and chunks a block has. The
+tuner measures what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from math import log2
+
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, of_whole_rows
+from dnnffi.backends.own.recurrent.cost_model import Layer, step_us, waves
+from dnnffi.backends.own.recurrent.divisions import (
+    divisions,
+    least_units,
+    placed,
+    row_registers,
+    sharing,
+)
+
+_MAX_KERNELS = 4, 3
+"""Kernels of a forward and of a backward pass that are measured."""
+
+_MAX_RATIO = 1.4
+"""How many times the least estimate one may have that is measured."""
+
+_MAX_OF_SHAPE = 2
+"""How many of one shape and way to exchange are measured."""
+
+_MAX_SHAPES = 6
+"""Shapes of blocks that gather words whose divisions among warps are all compared."""
+
+_SHORT_STEP_US = 1.2
+"""Steps below this are faster when a thread reads its inputs before it asks for words, which come
+later; longer steps the other way round."""
+
+_MIN_WIDE_WORDS = 3000
+"""That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
+
+_CHUNKS = 2, 3, 4, 6, 8, 12, 16
+_MIN_WIDE_THREADS = 256
+
+_MAX_CLUSTER_BLOCKS = 8
+"""Of a cluster, on every device that has them."""
+
+_CLUSTER_BLOCKS = 8, 5, 4
+"""Blocks of clusters; with fewer, each has more to do and sends less."""
+
+_BEST_ROW_THREADS, _MAX_ROW_THREADS = 160, 512
+"""Of a block without tensor cores: the best, and the most."""
+
+_MAX_ROW_PRODUCTS = 66_000
+"""Of a block without tensor cores, in a step."""
+
+_MAX_EXCHANGED_BYTES = 64_000_000
+"""Bytes that layers exchange which run at once, in the longest sequences of a class of sizes: their
+words are all kept."""
+
+
+@cache
+def worth_measuring(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
+    """Return configurations with tensor cores, the most promising first; none where none fits.
+
+    A forward pass in float32 can also have products of float16.
+    """
+    kinds = (kind, kind._replace(narrow=True)) if kind.can_be_narrow else (kind,)
+    found = [
+        one
+        for each in kinds
+        for one in (*gathering(each, layer), *scattered(each, layer), *clustered(each, layer))
+    ]
+    return in_both_orders(_promising(found, layer, _MAX_KERNELS[kind.backward]), layer)
+
+
+def _promising(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
+    """Return the most promising ones: few of each shape, and none that is far behind."""
+    estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
+    chosen: list[KernelConfig] = []
+    shapes: dict[object, int] = {}
+    for estimate, one in estimates:
+        shape = one.units, one.rows, one.subtiles, one.cluster, one.scatter, one.kind.narrow
+        shapes[shape] = shapes.get(shape, 0) + 1
+        is_close = estimate <= _MAX_RATIO * estimates[0][0]
+        if is_close and shapes[shape] <= _MAX_OF_SHAPE and len(chosen) < most:
+            chosen.append(one)
+    return chosen
+
+
+def in_both_orders(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfig, ...]:
+    """Return the same with the order of a step's loads, of the first that stages words both.
+
+    Which order is faster depends on when words arrive.
+    """
+    ordered: list[KernelConfig] = []
+    has_both = False
+    for one in found:
+        if not one.staged or one.cluster or one.scatter:
+            ordered.append(one)
+            continue
+        poll_first = step_us(one, layer) > _SHORT_STEP_US * waves(one, layer)
+        ordered.append(one._replace(poll_first=poll_first))
+        if not has_both:
+            ordered.append(one._replace(poll_first=not poll_first))
+            has_both = True
+    return tuple(ordered)
+
+
+def gathering(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return those whose blocks gather words through L2, in the most promising shapes."""
+    rooms: dict[tuple[int, int, int], list[KernelConfig]] = {}
+    least: dict[tuple[int, int, int], float] = {}
+    for units, rows, subtiles, chunks in dict.fromkeys(_shapes(kind, layer)):
+        room = [
+            one
+            for one in divisions(kind, layer.chip, units, rows, subtiles, chunks=chunks)
+            if one.group_blocks <= layer.chip.multiprocessors
+            and (rows <= 16 or one.threads >= _MIN_WIDE_THREADS)
+        ]
+        if room:
+            shape = units, rows, subtiles
+            rooms.setdefault(shape, []).extend(room)
+            typical = min(room, key=lambda one: abs(one.tile_warps * one.k_warps - 8))
+            estimate = step_us(_placed(typical, layer), layer)
+            least[shape] = min(estimate, least.get(shape, estimate))
+    best = sorted(rooms, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
+    return [_placed(one, layer) for shape in best for one in rooms[shape]]
+
+
+def _placed(config: KernelConfig, layer: Layer) -> KernelConfig:
+    return placed(config, layer.batch, layer.directions, layer.chip)
+
+
+def _shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
+    """Yield units of a block, rows and sub-tiles of a group, and chunks of a step's words.
+
+    Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
+    """
+    multiprocessors = layer.chip.multiprocessors // kind.layers
+    for rows, subtiles in ((8, 1), (16, 1), (16, 2), (32, 1), (64, 1)):
+        group_rows = rows * subtiles
+        groups = -(-layer.batch // group_rows) * layer.directions
+        many = kind.exchanged * group_rows >= _MIN_WIDE_WORDS
+        if (rows > 8 and group_rows >= 2 * layer.batch) or (rows > 16 and not many):
+            continue
+        for blocks in (max(1, multiprocessors // groups), max(1, multiprocessors)):
+            least = least_units(kind, blocks)
+            for units in range(least, least + (24 if rows <= 16 else 8), 8):
+                even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
+                yield even, rows, subtiles, 1
+        if many and groups <= multiprocessors and kind.layers == 1:
+            for chunks in _CHUNKS:
+                yield least_units(kind, multiprocessors // groups), rows, subtiles, chunks
+
+
+def scattered(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return those whose blocks exchange partial sums."""
+    return [
+        one
+        for rows in (8, 16, 32, 64)
+        if rows == 8 or rows < 2 * layer.batch
+        for one in sharing(kind, layer.batch, layer.directions, layer.chip, rows)
+    ]
+
+
+def clustered(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return those whose groups are clusters of blocks with all of their weights."""
+    chip = layer.chip
+    found: dict[KernelConfig, None] = {}
+    groups = -(-layer.batch // 8) * layer.directions
+    for most in _CLUSTER_BLOCKS:
+        if not chip.clusters or most < kind.layers:
+            continue
+        units = least_units(kind, most // kind.layers)
+        blocks = -(-kind.padded // units) * kind.layers
+        if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
+            continue
+        room = divisions(kind, chip, units, 8, 1, cluster=True)
+        found |= dict.fromkeys(one for one in room if not one.k_streamed)
+    return list(found)
+
+
+@cache
+def whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
+    """Configurations without tensor cores, for layers whose weights fit into few blocks.
+
+    Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
+    with more, tensor cores were as fast or faster.
+    """
+    if kind.layers > 1:
+        return ()
+    found = _of_blocks(1, kind, layer)[:2]
+    if not found and layer.chip.clusters:
+        for blocks in (_MAX_CLUSTER_BLOCKS, _MAX_CLUSTER_BLOCKS // 2):
+            found += _of_blocks(blocks, kind, layer)[:1]
+    return tuple(found)
+
+
+def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Those whose groups have at most so many blocks, the most promising first."""
+    found = []
+    chip = layer.chip
+    for parts in (1, 2, 4, 8, 16, 32):
+        for rows in (1, 2, 4) if blocks == 1 else (1,):
+            one = of_whole_rows(kind, rows, parts, blocks)
+            all_blocks = one.groups(layer.batch) * layer.directions * one.blocks
+            if rows <= parts and all_blocks <= chip.multiprocessors:
+                break
+        else:
+            continue
+        room = min(255, 65536 // (-(-one.threads // 128) * 128))
+        products = one.units * kind.gates * kind.padded * one.rows
+        fits = one.shared_bytes <= chip.shared_bytes and row_registers(one) <= room
+        few = one.threads <= _MAX_ROW_THREADS and products <= _MAX_ROW_PRODUCTS
+        if fits and few and one.blocks > blocks // 2:
+            found.append(one)
+    return sorted(found, key=lambda one: abs(log2(one.threads / _BEST_ROW_THREADS)))
+
+
+@cache
+def clusters_of_layers(kind: Kind, batch: int, layers: int, chip: Chip) -> tuple[KernelConfig, ...]:
+    """Configurations of kernels that run all layers of a network at once, each group a cluster."""
+    layer = Layer(batch, 1, chip)
+    found = clustered(kind._replace(layers=layers), layer)
+    return tuple(_promising(found, layer, 2))
+
+
+@cache
+def layers_at_once(
+    kind: Kind, batch: int, steps: int, layers: int, chip: Chip
+) -> tuple[KernelConfig, ...]:
+    """Configurations of kernels that run all layers of a network at once, where it can be faster.
+
+    That is where all groups have room on the chip at once with all of their weights, and a step of
+    all layers is expected to take less time than one of each. The most promising one, and one of
+    half as many blocks: together these read half as many words from L2.
+    """
+    layer = Layer(batch, 1, chip)
+    alone = gathering(kind, layer)
+    least = min((step_us(one, layer) for one in alone), default=0.0)
+    room = [
+        one
+        for one in gathering(kind._replace(layers=layers), layer)
+        if one.chunks == 1
+        and one.rows <= 16
+        and waves(one, layer) == 1
+        and one.groups(batch) * one.exchange_bytes(steps) <= _MAX_EXCHANGED_BYTES
+        and not one.k_streamed
+        and step_us(one, layer) < layers * least
+    ]
+    found: list[KernelConfig] = []
+    blocks = chip.multiprocessors
+    for one in sorted(room, key=lambda one: step_us(one, layer)):
+        if one.groups(batch) * one.group_blocks <= blocks:
+            found.append(one)
+            blocks = one.groups(batch) * layers * min(-(-one.blocks // 2), one.blocks - 1)
+            if len(found) == 2:
+                break
+    return tuple(found)
