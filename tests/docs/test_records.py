@@ -30,7 +30,7 @@ MESSAGES = "the words of errors, and kernels for what the figures do not run, ch
 KERNELS = (
     "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 )
-SEARCH = "kernels are chosen by a cost model since the run, and single steps may have more rows; needs a GPU"
+SEARCH = "a cost model chooses kernels since the run; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
