@@ -21,8 +21,8 @@ from dnnffi.backends.own.recurrent.divisions import (
     sharing,
 )
 
-_MAX_KERNELS = 4, 3
-"""Kernels of a forward and of a backward pass that are measured."""
+_MAX_KERNELS = 3, 2
+"""Kernels of a forward and of a backward pass that are measured, without another order of loads."""
 
 _MAX_RATIO = 1.4
 """How many times the least estimate one may have that is measured."""

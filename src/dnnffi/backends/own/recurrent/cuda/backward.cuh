@@ -9,8 +9,12 @@
 
    Each backward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
 
+#include "block.cuh"
 #include "cells.cuh"
+#include "params.cuh"
 #include "pass.cuh"
+#include "ring.cuh"
+#include "tasks.cuh"
 #include "timeline.cuh"
 
 namespace dnnffi {

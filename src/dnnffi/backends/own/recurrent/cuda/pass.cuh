@@ -2,10 +2,8 @@
 /* Common parts of the forward and the backward pass: their beginning, and the barrier of a step. */
 
 #include "block.cuh"
-#include "params.cuh"
 #include "ptx_async_copy.cuh"
 #include "ring.cuh"
-#include "tasks.cuh"
 
 namespace dnnffi {
 
