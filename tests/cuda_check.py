@@ -29,6 +29,7 @@ from dnnffi.backends.own.image_copy import copy_kernel
 from dnnffi.backends.own.recurrent import kernels, search
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
 from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+from dnnffi.backends.own.recurrent.divisions import sharing
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.relayout import relayout_kernel
 from dnnffi.backends.own.source import KernelSource
@@ -100,16 +101,20 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             yield words, _most_promising(kind, batch)
         wide = Kind("lstm", 2816, "float16", **training)
         yield f"lstm float16 2816 {phase}", _most_promising(wide, 64)
-        for how, mode, dtype, hidden, batch, layers in (
-            ("clustered", "lstm", "float16", 128, 16, 1),
-            ("clustered", "gru", "float32", 96, 16, 1),
-            ("clustered", "gru", "float16", 128, 8, 2),
-            ("scattered", "lstm", "bfloat16", 1536, 16, 1),
+        for mode, dtype, hidden, batch, layers in (
+            ("lstm", "float16", 128, 16, 1),
+            ("gru", "float32", 96, 16, 1),
+            ("gru", "float16", 128, 8, 2),
         ):
             kind = Kind(mode, hidden, dtype, **training, layers=layers)
-            words = f"{mode} {dtype} {hidden} {how} {layers} {phase}"
             layer = Layer(batch, 1, H100)
-            yield words, min(getattr(search, how)(kind, layer), key=partial(step_us, layer=layer))
+            found = search.clustered(kind, layer)
+            words = f"{mode} {dtype} {hidden} clustered {layers} {phase}"
+            yield words, min(found, key=partial(step_us, layer=layer))
+        kind = Kind("lstm", 1536, "bfloat16", **training)
+        shares = sharing(kind, 16, 1, H100, rows=16)
+        words = f"lstm bfloat16 1536 scattered {phase}"
+        yield words, min(shares, key=partial(step_us, layer=Layer(16, 1, H100)))
         for mode, dtype, hidden, batch in (
             ("gru", "float16", 50, 100),
             ("lstm", "float32", 128, 1),
