@@ -436,7 +436,7 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
 
 @pytest.mark.usefixtures("no_whole_rows")
 def test_a_cluster_of_layers_is_also_paired_with_another_backward(own, memory, monkeypatch):
-    """Where a backward pass has no cluster, or a cluster has less room than it needs."""
+    """Clusters of a backward pass have less room."""
     small = with_spec(PROBLEM, hidden_size=64, num_layers=2)._replace(batch=16)
     found = configurations(own, memory, monkeypatch, small, 9, 0, 132)
     of_clusters = [backward for forward, backward in found if forward.cluster]

@@ -298,7 +298,7 @@ SETUPS = (
         way(16, 16, 1, (2, 2), (1, 1), **LATER, stream_ring=3),
         narrow=True,
     ),
-    # As few groups of weights behind those of inputs as there can be.
+    # The least number of groups of weights that can follow those of inputs.
     Setup(
         *("lstm", "float16", 64),
         way(16, 32, 1, (2, 2), (0, 0), chunks=2, ring=2, stream_ring=2),

@@ -25,10 +25,10 @@ _MAX_KERNELS = 3, 2
 """Kernels of a forward and of a backward pass that are measured, without another order of loads."""
 
 _MAX_RATIO = 1.4
-"""How many times the least estimate one may have that is measured."""
+"""The largest estimate of what is measured, as a multiple of the least one."""
 
 _MAX_OF_SHAPE = 2
-"""How many of one shape and way to exchange are measured."""
+"""Kernels of one shape and way to exchange that are measured."""
 
 _MAX_SHAPES = 6
 """Shapes of blocks that gather words whose divisions among warps are all compared."""
@@ -38,25 +38,25 @@ _SHORT_STEP_US = 1.2
 later; longer steps the other way round."""
 
 _MIN_WIDE_WORDS = 3000
-"""That a block gathers in a step: with fewer, neither more rows nor chunks were faster."""
+"""Words of a block in a step; with fewer, neither more rows nor chunks were faster."""
 
 _CHUNKS = 2, 3, 4, 6, 8, 12, 16
 _MIN_WIDE_THREADS = 256
 
 _MAX_CLUSTER_BLOCKS = 8
-"""Of a cluster, on every device that has them."""
+"""Blocks of a cluster on every device that has clusters."""
 
 _CLUSTER_BLOCKS = 8, 5, 4
 """Blocks of clusters; with fewer, each has more to do and sends less."""
 
 _BEST_ROW_THREADS, _MAX_ROW_THREADS = 160, 512
-"""Of a block without tensor cores: the best, and the most."""
+"""Threads of a block without tensor cores: the best number, and the largest."""
 
 _MAX_ROW_PRODUCTS = 66_000
-"""Of a block without tensor cores, in a step."""
+"""Products of a block without tensor cores in a step."""
 
 _MAX_EXCHANGED_BYTES = 64_000_000
-"""Bytes that layers exchange which run at once, in the longest sequences of a class of sizes: their
+"""Bytes that layers which run at once exchange in the longest sequences of a class of sizes: their
 words are all kept."""
 
 
@@ -76,7 +76,7 @@ def worth_measuring(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _promising(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
-    """Return the most promising ones: few of each shape, and none that is far behind."""
+    """Return the most promising kernels: few of each shape, and none that is far behind."""
     estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
     chosen: list[KernelConfig] = []
     shapes: dict[object, int] = {}
@@ -204,7 +204,7 @@ def whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Those whose groups have at most so many blocks, the most promising first."""
+    """Return kernels whose groups have at most so many blocks, the most promising first."""
     found = []
     chip = layer.chip
     for parts in (1, 2, 4, 8, 16, 32):
