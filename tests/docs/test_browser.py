@@ -65,6 +65,21 @@ def browser():
         yield opened
 
 
+COMPLETE = """
+return location.href === arguments[0] && document.readyState === 'complete'
+    && document.querySelector('footer') !== null;
+"""
+
+
+def open_page(browser, page):
+    """Open a built page, and wait until all of it is there: `get` may return before."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    address = (BUILD / page).as_uri()
+    browser.get(address)
+    WebDriverWait(browser, 30).until(lambda one: one.execute_script(COMPLETE, address))
+
+
 @pytest.fixture(scope="module")
 def look(browser):
     seen = {}
@@ -74,7 +89,7 @@ def look(browser):
             width, height = size
             device = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
-            browser.get((BUILD / page).as_uri())
+            open_page(browser, page)
             found = browser.execute_script(LOOK)
             said = [one["message"] for one in browser.get_log("browser")]
             seen[page, size] = Seen(found, said)
@@ -132,7 +147,7 @@ def anchors(path, known={}):  # noqa: B006 - pages do not change in between
 
 def test_the_first_page_lists_pages_for_users_without_their_sections(browser, look):
     look("index.html", DESKTOP)
-    browser.get((BUILD / "index.html").as_uri())
+    open_page(browser, "index.html")
 
     nested = browser.execute_script(
         "return [...document.querySelectorAll('article .toctree-wrapper')].map("
@@ -167,7 +182,7 @@ def shown(browser):
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        browser.get((BUILD / page).as_uri())
+        open_page(browser, page)
         return browser.execute_script(TEXT)
 
     yield at
@@ -218,7 +233,7 @@ FOLDS = {
 
 @pytest.mark.parametrize("page", FOLDS)
 def test_a_long_table_is_opened_by_its_title(browser, page):
-    browser.get((BUILD / page).as_uri())
+    open_page(browser, page)
     folds = "return [...document.querySelectorAll('details.fold')].map(e => [e.open, "
     folds += "e.querySelector('summary').textContent, e.querySelectorAll('table').length])"
     found = browser.execute_script(folds)
@@ -227,7 +242,7 @@ def test_a_long_table_is_opened_by_its_title(browser, page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_no_open_table_has_more_than_forty_rows(browser, page):
-    browser.get((BUILD / page).as_uri())
+    open_page(browser, page)
     rows = "return [...document.querySelectorAll('table:not(.indextable)')]"
     rows += ".filter(e => !e.closest('details')).map(e => e.rows.length)"
     assert [count for count in browser.execute_script(rows) if count > 40] == []
