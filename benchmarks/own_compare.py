@@ -125,7 +125,8 @@ def compare(old: Times, new: Times) -> Comparison:
 def configs(kind: Any, network: Network, chip: Any) -> list[Any]:
     """Return what the tuner would measure, and the most promising ones of each way to exchange."""
     from dnnffi.backends.own.recurrent import search
-    from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+    from dnnffi.backends.own.recurrent.config import Layer
+    from dnnffi.backends.own.recurrent.cost_model import step_us
 
     layer = Layer(network.batch, network.directions, chip)
     found = [*search.whole_rows(kind, layer), *search.worth_measuring(kind, layer)]

@@ -33,20 +33,25 @@ from own_compare import Network, Run, milliseconds, problem_of
 
 from dnnffi.backends.own.recurrent import cost_model, search
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.cost_model import FAMILIES, Layer, step_us
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
+from dnnffi.backends.own.recurrent.cost_model import FAMILIES, step_us
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.cli.machine import machine
 from dnnffi.device.cupy import cupy_memory
 
 FIT = Path(cost_model.__file__).with_name("cost_fit.json")
 MAX_RATIO = 2.0
+"""The largest estimate of what is drawn, as a multiple of the least one."""
+
 STEPS = {False: (20, 120), True: (10, 50)}
 """Two lengths, by whether a layer is large."""
 
 LARGE = 2048  # units
-TURNS = 4
-MAX_MEASURED = 4
+MAX_TURNS = 4
+"""Turns of measuring both lengths, until they agree."""
+
+MAX_KERNELS = 4
+"""Kernels of a pass whose loss `report` prints."""
 
 NETWORKS = (
     *(Network("lstm", "float16", hidden, 64) for hidden in (128, 256, 512, 1024, 1536, 2048, 3072)),
@@ -105,12 +110,11 @@ def configurations(chip: Chip, each: int) -> Iterator[tuple[int, KernelConfig]]:
                 yield number, config
 
 
-def measure(each: int, seconds: float, known: list[Step]) -> Iterator[Step]:
+def measure(chip: Chip, each: int, seconds: float, known: list[Step]) -> Iterator[Step]:
     """Yield a step of each configuration that is not known."""
     memory = cupy_memory()
-    done = {(step.network, step.config) for step in known}
-    every = configurations(OwnCandidates(memory).chip(), each)
-    todo = [one for one in every if one not in done]
+    done = dict.fromkeys((step.network, step.config) for step in known)
+    todo = [one for one in configurations(chip, each) if one not in done]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: compile_kernel(one[1], memory), todo))
     beside: dict[tuple[int, bool], KernelConfig] = {}
@@ -137,7 +141,7 @@ def step_of(
     lengths = STEPS[network.hidden >= LARGE]
     runs = [Run(problem_of(network, steps), *both) for steps in lengths]
     times = [math.inf, math.inf]
-    for turn in range(TURNS):
+    for turn in range(MAX_TURNS):
         for place, run in enumerate(runs):
             run.forward()
             found = milliseconds(run.backward if is_backward else run.forward, seconds)
@@ -174,14 +178,13 @@ def fit(steps: list[Step], chip: Chip) -> dict[str, dict[str, float]]:
     """Return the costs of each family by name."""
     found = {}
     for family in FAMILIES:
-        rows, times = [], []
+        rows = []
         for number, config, us in steps:
             if cost_model.family_of(config) is family:
                 layer = layer_of(NETWORKS[number], chip)
-                turns = cost_model.waves(config, layer)
-                rows.append([turns * one / us for one in family.work(config, layer)])
-                times.append(1.0)
-        costs = nonnegative_least_squares(np.array(rows), np.array(times))
+                scale = config.waves(layer) / us
+                rows.append([scale * amount for amount in family.work(config, layer)])
+        costs = nonnegative_least_squares(np.array(rows), np.ones(len(rows)))
         found[family.name] = {
             name: round(float(cost), 4) for name, cost in zip(family.names, costs, strict=True)
         }
@@ -223,7 +226,7 @@ def report(steps: list[Step], chip: Chip) -> Iterator[str]:
         passes[step.network, step.is_backward].append((expected, step.us))
     for name, some in errors.items():
         yield f"{name}: {len(some)} steps, standard deviation {np.std(some):.3f}"
-    for most in range(1, MAX_MEASURED + 1):
+    for most in range(1, MAX_KERNELS + 1):
         losses = [
             min(us for _, us in sorted(some)[:most]) / min(us for _, us in some)
             for some in passes.values()
@@ -247,14 +250,16 @@ def main() -> None:
         cost_model.costs_of.cache_clear()
         print("\n".join(report(steps, chip)))
         return
-    steps = []
+    chip, steps = OwnCandidates(cupy_memory()).chip(), []
     if options.add:
-        steps = read(json.loads(options.json.read_text(encoding="utf-8")))
-    steps += measure(options.each, options.seconds, steps)
+        record = json.loads(options.json.read_text(encoding="utf-8"))
+        if record["chip"] != chip._asdict():
+            parser.error(f"{options.json} is of another GPU: {record['chip']}, this is {chip}")
+        steps = read(record)
+    steps += measure(chip, options.each, options.seconds, steps)
     print(f"{len(steps)} configurations", file=sys.stderr)
     if options.json is not None:
-        memory = cupy_memory()
-        content = {"machine": machine("gpu", ()), "chip": OwnCandidates(memory).chip()._asdict()}
+        content = {"machine": machine("gpu", ()), "chip": chip._asdict()}
         options.json.write_text(text_of(content, steps), encoding="utf-8")
 
 

@@ -22,8 +22,7 @@ from own_compare import Network, Run, milliseconds, problem_of
 
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.config import KernelConfig, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer, waves
+from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.search import worth_measuring
 from dnnffi.device.cupy import cupy_memory, import_cupy
 
@@ -57,7 +56,7 @@ def shape_of(config: KernelConfig, network: Network) -> tuple[int, ...]:
     return STEPS, groups * config.group_blocks, warps, len(PHASES)
 
 
-def step_us(run: Any, steps: int) -> float:
+def measured_step_us(run: Any, steps: int) -> float:
     """Return about how long a step takes, from one length."""
     return 1e3 * milliseconds(run, 0.01) / steps
 
@@ -76,7 +75,7 @@ def measure(network: Network, config: KernelConfig, other: KernelConfig) -> Iter
         finally:
             kernels.layer_kernel = original
         run.forward()
-        found.append(step_us(run.backward if is_backward else run.forward, network.steps))
+        found.append(measured_step_us(run.backward if is_backward else run.forward, network.steps))
     yield str(config)
     yield f"  {found[0]:.2f} us a step, {found[1]:.2f} with reads of the clock"
     yield from table(durations(clock.get()), found[1])
@@ -95,7 +94,7 @@ def main() -> None:
     layer = Layer(network.batch, 1, OwnCandidates(cupy_memory()).chip())
     kind = Kind(network.mode, network.hidden, network.dtype, True, options.backward)
     other = worth_measuring(kind._replace(backward=not options.backward), layer)[0]
-    at_once = [one for one in worth_measuring(kind, layer) if waves(one, layer) == 1]
+    at_once = [one for one in worth_measuring(kind, layer) if one.waves(layer) == 1]
     for config in at_once[: options.most]:
         print("\n".join(measure(network, config, other)), flush=True)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer, gathered_words, shared_words
+from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind, Layer
+from dnnffi.backends.own.recurrent.cost_model import gathered_words, shared_words
 from dnnffi.backends.own.recurrent.search import whole_rows, worth_measuring
 from dnnffi.bench.summary import (
     CAPTURED,

@@ -27,8 +27,8 @@ from dnnffi.backends.own.depthwise.weights import weights_kernels
 from dnnffi.backends.own.epilogue import epilogue_kernel
 from dnnffi.backends.own.image_copy import copy_kernel
 from dnnffi.backends.own.recurrent import kernels, search
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
+from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import sharing
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.relayout import relayout_kernel
@@ -112,7 +112,7 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             words = f"{mode} {dtype} {hidden} clustered {layers} {phase}"
             yield words, min(found, key=partial(step_us, layer=layer))
         kind = Kind("lstm", 1536, "bfloat16", **training)
-        shares = sharing(kind, 16, 1, H100, rows=16)
+        shares = sharing(kind, Layer(16, 1, H100), rows=16)
         words = f"lstm bfloat16 1536 scattered {phase}"
         yield words, min(shares, key=partial(step_us, layer=Layer(16, 1, H100)))
         for mode, dtype, hidden, batch in (
@@ -123,7 +123,8 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             words = f"{mode} {dtype} {hidden} whole_rows {phase}"
             yield words, search.whole_rows(kind, Layer(batch, 1, H100))[0]
         kind = Kind("lstm", 256, "float16", **training)
-        yield f"lstm float16 256 at once {phase}", search.layers_at_once(kind, 8, 100, 2, H100)[0]
+        found = search.layers_at_once(kind, Layer(8, 1, H100), 2, steps=100)[0]
+        yield f"lstm float16 256 at once {phase}", found
     kind = Kind("lstm", 512, "float16", **inference)
     yield "lstm float16 512 inference", _most_promising(kind, 64)
 

@@ -47,6 +47,14 @@ def test_the_model_predicts_the_record(tool, record):
     assert float(last.split()[3]) < 1.02
 
 
+def test_no_forward_pass_was_the_fastest_in_teams(tool, record):
+    """The search offers none."""
+    forwards = [step for step in tool["read"](record) if not step.is_backward]
+    assert any(step.config.scatter for step in forwards)
+    least = {step.network: step for step in sorted(forwards, key=lambda one: -one.us)}
+    assert not any(step.config.scatter for step in least.values())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_costs_that_are_known_are_found(tool, seed):
     rng = np.random.default_rng(seed)

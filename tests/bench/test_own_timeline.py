@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.recurrent.config import Chip, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer, waves
+from dnnffi.backends.own.recurrent.config import Chip, Kind, Layer
 from dnnffi.backends.own.recurrent.search import worth_measuring
 from dnnffi.backends.own.source import text_of
 
@@ -47,7 +46,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(tool):
 def test_a_warp_of_each_block_has_counts(tool):
     kind = Kind("lstm", 1024, "float16", training=True)
     layer = Layer(64, 2, Chip(132, 232_448))
-    one = next(one for one in worth_measuring(kind, layer) if waves(one, layer) == 1)
+    one = next(one for one in worth_measuring(kind, layer) if one.waves(layer) == 1)
     blocks = 2 * one.groups(64) * one.blocks
     network = tool["Network"]("lstm", "float16", 1024, 64, 2)
     assert tool["shape_of"](one, network) == (16, blocks, one.threads // 32, 5)

@@ -13,8 +13,8 @@ from conformance import Backend, Case, Sizes, problem_of
 import dnnffi
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.config import Kind, of_whole_rows
-from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+from dnnffi.backends.own.recurrent.config import Kind, Layer, of_whole_rows
+from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.search import clustered, gathering, scattered, worth_measuring
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError

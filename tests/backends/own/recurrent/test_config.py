@@ -18,9 +18,10 @@ from dnnffi.backends.own.recurrent.config import (
     Chip,
     KernelConfig,
     Kind,
+    Layer,
     of_whole_rows,
 )
-from dnnffi.backends.own.recurrent.cost_model import Layer, step_us
+from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import divisions, placed
 from dnnffi.backends.own.recurrent.search import (
     clustered,
@@ -277,7 +278,7 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions, laye
         assert one.group_blocks <= 8
         assert (one.subtiles, one.k_streamed, one.exchange_bytes(9)) == (1, 0, 0)
         assert one.groups(batch) * directions * one.group_blocks <= H200.multiprocessors
-    assert len(clusters_of_layers(kind._replace(layers=1), batch, layers, H200)) <= 2
+    assert len(clusters_of_layers(kind._replace(layers=1), Layer(batch, 1, H200), layers)) <= 2
 
 
 @given(kinds(300), st.integers(1, 600), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
@@ -310,7 +311,7 @@ def test_layers_of_few_units_have_whole_rows():
 
 @given(kinds(600), st.integers(1, 100), st.integers(2, 5), st.sampled_from([H200, SMALL]))
 def test_layers_at_once_have_room_and_all_of_their_weights(kind, batch, layers, chip):
-    found = layers_at_once(kind, batch, 100, layers, chip)
+    found = layers_at_once(kind, Layer(batch, 1, chip), layers, steps=100)
     check(found, kind._replace(layers=layers), batch, chip)
     for one in found:
         blocks = one.groups(batch) * one.group_blocks
@@ -324,12 +325,12 @@ def test_layers_at_once_have_room_and_all_of_their_weights(kind, batch, layers, 
 
 def test_layers_run_at_once_where_they_are_small():
     def found(hidden, batch, steps=100):
-        return layers_at_once(Kind("lstm", hidden, "float16"), batch, steps, 2, H200)
+        return layers_at_once(Kind("lstm", hidden, "float16"), Layer(batch, 1, H200), 2, steps)
 
     assert len(found(256, 8)) == 2
     assert not found(512, 64)  # a step takes longer than one of each layer
     assert not found(2048, 8)  # the weights of both do not fit
-    assert layers_at_once(Kind("rnn_tanh", 1024, "float16"), 8, 100, 4, H200)
+    assert layers_at_once(Kind("rnn_tanh", 1024, "float16"), Layer(8, 1, H200), 4, steps=100)
     assert not found(256, 8, steps=100_000)  # the words of all steps take too much memory
 
 
@@ -354,11 +355,12 @@ def test_weights_that_l2_has_no_room_for_are_far():
     near = near._replace(k_shared=near.warp_k - near.k_registers)
     read = without.blocks * without.streamed_bytes + without.exchange_bytes(1) / 2
     least = H200._replace(l2_bytes=int(read / 0.68) + 1)
-    assert not placed(without, 64, 1, least).far
-    assert placed(without, 64, 1, least._replace(l2_bytes=least.l2_bytes - 2)).far
-    assert placed(without, 640, 2, least) == placed(without, 64, 1, least)  # one group at once
-    assert placed(near, 64, 1, H200) == near
-    assert placed(one, 64, 1, H200) == one  # whatever it was placed for before
+    assert not placed(without, Layer(64, 1, least)).far
+    assert placed(without, Layer(64, 1, least._replace(l2_bytes=least.l2_bytes - 2))).far
+    # One group at once.
+    assert placed(without, Layer(640, 2, least)) == placed(without, Layer(64, 1, least))
+    assert placed(near, Layer(64, 1, H200)) == near
+    assert placed(one, Layer(64, 1, H200)) == one  # whatever it was placed for before
     assert step_us(one._replace(far=True), layer) > step_us(one._replace(far=False), layer)
 
 

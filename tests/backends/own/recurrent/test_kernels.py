@@ -20,8 +20,7 @@ from emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own import source
 from dnnffi.backends.own.params import struct_of
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.search import worth_measuring
 from dnnffi.errors import UnsupportedError

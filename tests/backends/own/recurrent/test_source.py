@@ -9,8 +9,8 @@ import needs
 import pytest
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.recurrent.config import Chip, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer
+from dnnffi.backends.own.recurrent.config import Chip, Kind, Layer
+from dnnffi.backends.own.recurrent.divisions import MAX_LOADS
 from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,
@@ -71,6 +71,10 @@ def test_a_file_is_in_the_namespace_and_has_no_conditions_of_the_preprocessor(na
     assert set(re.findall(r"^#include (.*)$", text, re.MULTILINE)) <= {
         f'"{one}"' for one in (*FILES, *COMMON)
     }
+
+
+def test_a_thread_has_as_many_words_in_flight_as_divisions_assume():
+    assert f"constexpr int IN_FLIGHT = {MAX_LOADS};" in text_of(source.FOLDER, "gather.cuh")
 
 
 def test_there_are_few_macros():

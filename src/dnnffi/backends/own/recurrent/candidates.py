@@ -14,8 +14,7 @@ from itertools import permutations, product
 from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas import library as cublas
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind
-from dnnffi.backends.own.recurrent.cost_model import Layer
+from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
@@ -258,9 +257,8 @@ def _ways(
         found = found[:2]
     if spec.num_layers == 1 or spec.bidirectional:
         return [(*rows, *found)]
-    of_network = kind, sizes.max_rows
-    together = clusters_of_layers(*of_network, spec.num_layers, chip)
-    at_once = layers_at_once(*of_network, sizes.max_steps, spec.num_layers, chip)
+    together = clusters_of_layers(kind, layer, spec.num_layers)
+    at_once = layers_at_once(kind, layer, spec.num_layers, sizes.max_steps)
     if together or at_once:
         found = found[:3]
     return [rows, together, at_once, found]

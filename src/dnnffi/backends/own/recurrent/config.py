@@ -36,6 +36,14 @@ class Chip(NamedTuple):
     l2_bytes: int = 50 << 20
 
 
+class Layer(NamedTuple):
+    """The rows of a batch and the directions that a kernel is for, and the GPU that it runs on."""
+
+    batch: int
+    directions: int
+    chip: Chip
+
+
 class Kind(NamedTuple):
     """The problem that a kernel is compiled for, without the division of its work.
 
@@ -337,6 +345,16 @@ class KernelConfig(NamedTuple):
         """Groups of one direction."""
         return -(-batch // self.group_rows)
 
+    def groups_at_once(self, layer: Layer) -> int:
+        """Groups of all directions that one launch runs."""
+        groups = self.groups(layer.batch) * layer.directions
+        return min(groups, max(1, layer.chip.multiprocessors // self.group_blocks))
+
+    def waves(self, layer: Layer) -> int:
+        """Launches, one after the other, in which the GPU runs all groups."""
+        groups = self.groups(layer.batch) * layer.directions
+        return -(-groups // self.groups_at_once(layer))
+
     def constants(self) -> dict[str, Constant]:
         """Return the members of ``Config`` for the kernel; ``config.cuh`` explains them."""
         kind, layout = self.kind, self.shared_layout
@@ -367,7 +385,6 @@ class KernelConfig(NamedTuple):
             "PARTS": self.parts,
             "FAR": self.far,
             "STREAM_RING": self.stream_ring,
-            "TIMELINE": 0,
             "LAYERS": kind.layers,
             # What follows from them, and is needed here too.
             "PADDED": kind.padded,

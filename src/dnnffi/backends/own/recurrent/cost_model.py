@@ -2,8 +2,8 @@
 
 An estimate is the sum of what a block does in a step, each part times its cost in microseconds.
 ``cost_fit.json`` has the costs, fitted to measurements on an H100 (``own_costs.json`` in the
-documentation) by ``benchmarks/own_costs.py``; see there for how well they predict. On other devices
-the same costs only decide what is measured.
+documentation) by ``benchmarks/own_costs.py``, which prints how well they predict. On other GPUs the
+same costs are used: the tuner measures what they select.
 """
 
 from __future__ import annotations
@@ -14,28 +14,14 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, KernelConfig
-from dnnffi.backends.own.recurrent.divisions import free_registers, step_registers
-
-IN_FLIGHT = 8
-"""Words that a thread gathers at once."""
+from dnnffi.backends.own.recurrent.config import WORD_BYTES, KernelConfig, Layer
+from dnnffi.backends.own.recurrent.divisions import MAX_LOADS, free_registers, step_registers
 
 MEMORY_RATE = 3e6
 """Bytes a microsecond from device memory, about those of an H100."""
 
-_CLUSTER_ROWS = 8
-
-
-class Layer(NamedTuple):
-    """What a kernel is for: rows of a batch, directions, and the device."""
-
-    batch: int
-    directions: int
-    chip: Chip
-
-
 Work = tuple[float, ...]
-"""What a block does in a step, as the names of a `Family` say."""
+"""Amounts of a block in a step, one for each name of a `Family`."""
 
 
 class Family(NamedTuple):
@@ -50,7 +36,7 @@ def step_us(config: KernelConfig, layer: Layer) -> float:
     """Return about how many microseconds a step takes; groups that run in turn add up."""
     family = family_of(config)
     work = family.work(config, layer)
-    return waves(config, layer) * sum(map(float.__mul__, costs_of(family.name), work))
+    return config.waves(layer) * sum(map(float.__mul__, costs_of(family.name), work))
 
 
 def family_of(config: KernelConfig) -> Family:
@@ -58,24 +44,17 @@ def family_of(config: KernelConfig) -> Family:
     return CLUSTER if config.cluster else SCATTER if config.scatter else GATHER
 
 
-def waves(config: KernelConfig, layer: Layer) -> int:
-    """Return how many launches run in turn, since the device has no room for all groups at once."""
-    groups = config.groups(layer.batch) * layer.directions
-    return -(-groups // max(1, layer.chip.multiprocessors // config.group_blocks))
-
-
 @cache
 def costs_of(family: str) -> tuple[float, ...]:
     """Return the costs of a family, in the order of its names."""
     text = files("dnnffi.backends.own.recurrent").joinpath("cost_fit.json").read_text("utf-8")
     costs = json.loads(text)[family]
-    (names,) = (one.names for one in (GATHER, SCATTER, CLUSTER) if one.name == family)
+    (names,) = (one.names for one in FAMILIES if one.name == family)
     return tuple(float(costs[name]) for name in names)
 
 
 def _blocks_at_once(config: KernelConfig, layer: Layer) -> int:
-    groups = config.groups(layer.batch) * layer.directions
-    return config.group_blocks * min(groups, layer.chip.multiprocessors // config.group_blocks)
+    return config.group_blocks * config.groups_at_once(layer)
 
 
 def _products(config: KernelConfig) -> float:
@@ -93,10 +72,15 @@ def gathered_words(config: KernelConfig) -> int:
 
 
 def shared_words(config: KernelConfig) -> int:
-    """Words that it moves in shared memory: weights, words of h, partial sums."""
-    partial_sums = 0 if config.scatter else 8 * config.k_warps * config.tiles * config.rows
+    """Words that a block moves in shared memory in a step: weights, h, partial sums."""
+    partial_sums = 0 if config.scatter else _partial_sum_words(config)
     of_h = config.staged * (config.tile_warps + 1) * config.k_words * config.rows
     return _weight_words(config) + of_h + partial_sums
+
+
+def _partial_sum_words(config: KernelConfig) -> int:
+    """Words of partial sums that a block writes and reads in a step."""
+    return 8 * config.k_warps * config.tiles * config.rows
 
 
 def _weight_words(config: KernelConfig) -> int:
@@ -109,7 +93,7 @@ _COMMON = "products", "shared words", "streamed bytes", "far bytes", "cells", "r
 
 
 def _common(config: KernelConfig, layer: Layer) -> Work:
-    """What all kernels with tensor cores do that exchange through L2."""
+    """Amounts for the names in `_COMMON`, of all kernels that exchange through L2."""
     streamed = config.streamed_bytes
     far = _blocks_at_once(config, layer) * streamed / MEMORY_RATE if config.far else 0.0
     return (
@@ -127,7 +111,7 @@ def _gather_work(config: KernelConfig, layer: Layer) -> Work:
     words = gathered_words(config)
     own = (
         1e-3 * words,
-        max(0.0, words / config.threads / IN_FLIGHT - 1),
+        max(0.0, words / config.threads / MAX_LOADS - 1),
         2e-6 * _blocks_at_once(config, layer) * words,
         float(config.staged),
         config.chunks - 1.0,
@@ -146,7 +130,7 @@ def _scatter_work(config: KernelConfig, layer: Layer) -> Work:
         1.0,
         float(config.team > 1),
         1e-3 * shares,
-        max(0.0, shares / config.threads / IN_FLIGHT - 1),
+        max(0.0, shares / config.threads / MAX_LOADS - 1),
         2e-6 * _blocks_at_once(config, layer) * (gathered + 2 * shares),
         float(-(-config.share_words // config.threads)),
         1e-4 * max(0, kept - free_registers(config)) * config.threads,
@@ -157,13 +141,13 @@ def _scatter_work(config: KernelConfig, layer: Layer) -> Work:
 
 def _cluster_work(config: KernelConfig, layer: Layer) -> Work:
     kind = config.kind
-    sent = config.group_blocks * kind.exchanged * min(layer.batch, _CLUSTER_ROWS)
+    sent = config.group_blocks * kind.exchanged * min(layer.batch, config.rows)
     return (
         1.0,
         config.group_blocks / 10,
         1e-3 * sent,
         _products(config),
-        1e-4 * 8 * config.k_warps * config.tiles * config.rows,
+        1e-4 * _partial_sum_words(config),
         1e-4 * config.tile_warps * config.k_words * config.rows,
         float(config.thread_cells),
         config.ring_words / config.threads,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from dnnffi.backends.own.recurrent.config import MOST_WARPS, Chip, KernelConfig, Kind, tiles
+from dnnffi.backends.own.recurrent.config import (
+    MOST_WARPS,
+    Chip,
+    KernelConfig,
+    Kind,
+    Layer,
+    tiles,
+)
 
 _OTHER_REGISTERS = 127
 """Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
@@ -13,8 +20,8 @@ _OTHER_REGISTERS = 127
 _TEAM_REGISTERS = 85
 """The same where teams exchange shares, for all but weights, sums and cells."""
 
-_MOST_LOADS = 8
-"""Words of a chunk that a thread gathers: as many as it has in flight."""
+MAX_LOADS = 8
+"""Words that a thread has in flight (``gather.cuh``), and the most that it gathers of a chunk."""
 
 _LEAST_FREE = -28
 """What `free_registers` says where a kernel still moves next to no registers to memory."""
@@ -62,7 +69,7 @@ def divisions(
         ways = staged, staged, ring, cluster
         empty = KernelConfig(kind, *shape, 0, 0, *ways, chunks=chunks)
         if chunks > 1 and (
-            empty.chunk_loads > _MOST_LOADS
+            empty.chunk_loads > MAX_LOADS
             or (chunks - 1) * empty.chunk_words >= empty.k_words
             or free_registers(empty) < _LEAST_FREE
         ):
@@ -71,15 +78,14 @@ def divisions(
             yield _with_weights(empty, chip)
 
 
-def sharing(
-    kind: Kind, batch: int, directions: int, chip: Chip, rows: int
-) -> Iterator[KernelConfig]:
+def sharing(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
     """Divisions whose blocks exchange shares, of all groups at once.
 
     A backward's teams are small, since it exchanges the gradients of all gates; a forward has few
     teams, since it has shares of all gates.
     """
-    most = chip.multiprocessors // (-(-batch // rows) * directions)
+    chip = layer.chip
+    most = chip.multiprocessors // (-(-layer.batch // rows) * layer.directions)
     if not most:
         return
     least = least_units(kind, most)
@@ -93,35 +99,32 @@ def sharing(
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:
-                yield placed(_with_weights(empty, chip), batch, directions, chip)
+                yield placed(_with_weights(empty, chip), layer)
 
 
-def placed(config: KernelConfig, batch: int, directions: int, chip: Chip) -> KernelConfig:
+def placed(config: KernelConfig, layer: Layer) -> KernelConfig:
     """The same with what depends on how much all blocks read: ``far`` and ``stream_ring``.
 
     It is far if L2 does not keep what blocks read until the next step. Then some of the memory of
     weights that stay is used to ask for the others ahead; so it is in chunks, whose products are
     faster than L2. Elsewhere weights that stay gained more.
     """
-    where = batch, directions, chip
     config = config._replace(k_shared=config.k_shared + config.stream_ring, stream_ring=0)
-    far = _is_far(config, *where)
+    far = _is_far(config, layer)
     in_order = not config.cluster and (not config.scatter or config.team > 1)
     if config.k_streamed and in_order and (far or config.chunks > 1):
         ahead = -(-_STREAMED_AHEAD_BYTES // config.shared_step_bytes)
         ring = min(config.k_shared, config.k_streamed, ahead)
         config = config._replace(k_shared=config.k_shared - ring, stream_ring=ring)
-        far = _is_far(config, *where)
+        far = _is_far(config, layer)
     return config._replace(far=far)
 
 
-def _is_far(config: KernelConfig, batch: int, directions: int, chip: Chip) -> bool:
+def _is_far(config: KernelConfig, layer: Layer) -> bool:
     """Whether L2 does not keep what all blocks of a launch read in a step until the next one."""
-    groups = config.groups(batch) * directions
-    at_once = min(groups, chip.multiprocessors // config.blocks)
     exchanged = config.exchange_bytes(1) / 2  # one of two slots
-    read = at_once * (config.blocks * config.streamed_bytes + exchanged)
-    return read > _KEPT_IN_L2 * chip.l2_bytes
+    of_group = config.blocks * config.streamed_bytes + exchanged
+    return config.groups_at_once(layer) * of_group > _KEPT_IN_L2 * layer.chip.l2_bytes
 
 
 def _team_sizes(kind: Kind, units: int) -> list[int]:
@@ -183,8 +186,8 @@ def free_registers(empty: KernelConfig) -> int:
     if empty.rows <= 16 and empty.chunks == 1:
         return free
     ring = empty.streams * (empty.units // empty.kind.array_word) * empty.rows
-    in_flight = _MOST_LOADS if empty.staged else 2 * _MOST_LOADS
+    in_flight = MAX_LOADS if empty.staged else 2 * MAX_LOADS
     if empty.chunks > 1:
-        in_flight = min(empty.chunks, max(1, _MOST_LOADS // empty.chunk_loads)) * empty.chunk_loads
-    more_words = 4 * (in_flight - _MOST_LOADS)
+        in_flight = min(empty.chunks, max(1, MAX_LOADS // empty.chunk_loads)) * empty.chunk_loads
+    more_words = 4 * (in_flight - MAX_LOADS)
     return free - max(0, sums - 16) - more_words - 12 * (-(-ring // empty.threads) - 1)

@@ -8,11 +8,11 @@ tuner measures what is left.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from math import log2
 
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, of_whole_rows
-from dnnffi.backends.own.recurrent.cost_model import Layer, step_us, waves
+from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer, of_whole_rows
+from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import (
     divisions,
     least_units,
@@ -60,7 +60,7 @@ _MAX_EXCHANGED_BYTES = 64_000_000
 words are all kept."""
 
 
-@cache
+@lru_cache(maxsize=256)
 def worth_measuring(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     """Return configurations with tensor cores, the most promising first; none where none fits.
 
@@ -76,7 +76,7 @@ def worth_measuring(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _promising(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
-    """Return the most promising kernels: few of each shape, and none that is far behind."""
+    """Return the kernels with the least estimates: few of each shape, none far behind the first."""
     estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
     chosen: list[KernelConfig] = []
     shapes: dict[object, int] = {}
@@ -100,7 +100,7 @@ def in_both_orders(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfi
         if not one.staged or one.cluster or one.scatter:
             ordered.append(one)
             continue
-        poll_first = step_us(one, layer) > _SHORT_STEP_US * waves(one, layer)
+        poll_first = step_us(one, layer) > _SHORT_STEP_US * one.waves(layer)
         ordered.append(one._replace(poll_first=poll_first))
         if not has_both:
             ordered.append(one._replace(poll_first=not poll_first))
@@ -123,14 +123,10 @@ def gathering(kind: Kind, layer: Layer) -> list[KernelConfig]:
             shape = units, rows, subtiles
             rooms.setdefault(shape, []).extend(room)
             typical = min(room, key=lambda one: abs(one.tile_warps * one.k_warps - 8))
-            estimate = step_us(_placed(typical, layer), layer)
+            estimate = step_us(placed(typical, layer), layer)
             least[shape] = min(estimate, least.get(shape, estimate))
     best = sorted(rooms, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
-    return [_placed(one, layer) for shape in best for one in rooms[shape]]
-
-
-def _placed(config: KernelConfig, layer: Layer) -> KernelConfig:
-    return placed(config, layer.batch, layer.directions, layer.chip)
+    return [placed(one, layer) for shape in best for one in rooms[shape]]
 
 
 def _shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
@@ -166,7 +162,7 @@ def scattered(kind: Kind, layer: Layer) -> list[KernelConfig]:
         one
         for rows in (8, 16, 32, 64)
         if rows == 8 or rows < 2 * layer.batch
-        for one in sharing(kind, layer.batch, layer.directions, layer.chip, rows)
+        for one in sharing(kind, layer, rows)
     ]
 
 
@@ -187,7 +183,6 @@ def clustered(kind: Kind, layer: Layer) -> list[KernelConfig]:
     return list(found)
 
 
-@cache
 def whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     """Configurations without tensor cores, for layers whose weights fit into few blocks.
 
@@ -204,7 +199,7 @@ def whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return kernels whose groups have at most so many blocks, the most promising first."""
+    """Return kernels whose groups have at most ``blocks`` blocks, the most promising first."""
     found = []
     chip = layer.chip
     for parts in (1, 2, 4, 8, 16, 32):
@@ -224,25 +219,19 @@ def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
     return sorted(found, key=lambda one: abs(log2(one.threads / _BEST_ROW_THREADS)))
 
 
-@cache
-def clusters_of_layers(kind: Kind, batch: int, layers: int, chip: Chip) -> tuple[KernelConfig, ...]:
+def clusters_of_layers(kind: Kind, layer: Layer, layers: int) -> tuple[KernelConfig, ...]:
     """Configurations of kernels that run all layers of a network at once, each group a cluster."""
-    layer = Layer(batch, 1, chip)
     found = clustered(kind._replace(layers=layers), layer)
     return tuple(_promising(found, layer, 2))
 
 
-@cache
-def layers_at_once(
-    kind: Kind, batch: int, steps: int, layers: int, chip: Chip
-) -> tuple[KernelConfig, ...]:
+def layers_at_once(kind: Kind, layer: Layer, layers: int, steps: int) -> tuple[KernelConfig, ...]:
     """Configurations of kernels that run all layers of a network at once, where it can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
     all layers is expected to take less time than one of each. The most promising one, and one of
     half as many blocks: together these read half as many words from L2.
     """
-    layer = Layer(batch, 1, chip)
     alone = gathering(kind, layer)
     least = min((step_us(one, layer) for one in alone), default=0.0)
     room = [
@@ -250,17 +239,17 @@ def layers_at_once(
         for one in gathering(kind._replace(layers=layers), layer)
         if one.chunks == 1
         and one.rows <= 16
-        and waves(one, layer) == 1
-        and one.groups(batch) * one.exchange_bytes(steps) <= _MAX_EXCHANGED_BYTES
+        and one.waves(layer) == 1
+        and one.groups(layer.batch) * one.exchange_bytes(steps) <= _MAX_EXCHANGED_BYTES
         and not one.k_streamed
         and step_us(one, layer) < layers * least
     ]
     found: list[KernelConfig] = []
-    blocks = chip.multiprocessors
+    blocks = layer.chip.multiprocessors
     for one in sorted(room, key=lambda one: step_us(one, layer)):
-        if one.groups(batch) * one.group_blocks <= blocks:
+        if one.groups(layer.batch) * one.group_blocks <= blocks:
             found.append(one)
-            blocks = one.groups(batch) * layers * min(-(-one.blocks // 2), one.blocks - 1)
+            blocks = one.groups(layer.batch) * layers * min(-(-one.blocks // 2), one.blocks - 1)
             if len(found) == 2:
                 break
     return tuple(found)

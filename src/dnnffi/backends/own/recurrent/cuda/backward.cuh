@@ -172,7 +172,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const BackwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
     const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
-    typename Product::Weights weights = begin<Product>(params, block, ring, memory);
+    typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ring.wait_for_first();
     BackwardCells cells;
     cells.begin(block, layout);

@@ -211,9 +211,11 @@ static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");
 static_assert(CHUNKS == 1 || STAGED && !CLUSTER && !SCATTER, "chunks");
 static_assert(!NARROW || !BACKWARD && !FMA && LAYERS == 1 && CELL != RELU, "bounded states");
-static_assert(STREAM_RING <= K_STREAMED || !STREAM_RING, "groups of weights behind those of inputs");
-static_assert(!STREAM_RING || !SCATTER || RING > 2, "the same where products are a step earlier");
-static_assert(!STREAM_RING || !FMA && !CLUSTER && (!SCATTER || TEAM > 1), "weights in the order of products");
+static_assert(STREAM_RING <= K_STREAMED || !STREAM_RING,
+              "a step commits as many groups of weights as are in flight");
+static_assert(!STREAM_RING || !SCATTER || RING > 2, "a kernel that scatters multiplies a step earlier");
+static_assert(!STREAM_RING || !FMA && !CLUSTER && (!SCATTER || TEAM > 1),
+              "weights are multiplied in the order in which they are streamed");
 static_assert(RING >= (CLUSTER || FMA ? 3 : 2), "a step's inputs are awaited one step ahead");
 
 /* A number that the compiler knows nothing about. */

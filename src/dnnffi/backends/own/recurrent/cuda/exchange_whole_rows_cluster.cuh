@@ -2,9 +2,9 @@
 /* All-gather of float32 in a cluster, without tensor cores: the state of a step, or backward the gradients of its
    gates, is staged in all blocks by who computed it, in two places in turn.
 
-   `cluster.cuh` says why no thread reads early, or overwrites what is still to be read. There a block sends behind
-   a barrier of its threads; here each thread sends its part of exchange e + 1 after its own products of e, so that
-   what arrives of all threads tells that all have read e. */
+   `cluster.cuh` proves that no thread reads early, and that no word is overwritten before it is read, for blocks
+   that send behind a barrier of their threads. Here each thread sends its part of exchange e + 1 after its own
+   products of e, so that a phase ends only when all threads have read e. */
 
 #include "cluster.cuh"
 #include "product_fma.cuh"

@@ -238,7 +238,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     const ForwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
     const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
-    typename Product::Weights weights = begin<Product>(params, block, ring, memory);
+    typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ForwardCells cells;
     cells.begin(params, block, layout, arrays);
 

@@ -34,7 +34,6 @@ struct Config
     static constexpr int PARTS = 0;
     static constexpr bool FAR = false;
     static constexpr int STREAM_RING = 0;
-    static constexpr int TIMELINE = 0;
     static constexpr int LAYERS = 1;
     static constexpr int PADDED = 1024;
     static constexpr int TEAMS = 32;
@@ -58,6 +57,7 @@ struct Config
     static constexpr int STAGED_AT = 40960;
     static constexpr int STAGED_BYTES = 32768;
     static constexpr int WEIGHTS_AT = 73728;
+    static constexpr int TIMELINE = 0;
     /* Constants of the kernels of single steps, of kernels that copy rows, and of small products. */
     static constexpr int INPUTS = 1024;
     static constexpr int OCTETS = 1;

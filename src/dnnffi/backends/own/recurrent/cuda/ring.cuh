@@ -1,8 +1,8 @@
 #pragma once
 /* Transfer of a step's inputs and results through a ring in shared memory: what a
    step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
-   is waited for. (With a STREAM_RING a step waits for the inputs that it requested itself: copies complete in
-   order, and weights are requested behind inputs. L2 has the inputs by then.) A slot of the ring has a stream of
+   is waited for. (With a STREAM_RING a step does wait for the inputs that it requested: groups of copies
+   complete in order, and groups of weights follow. L2 has these inputs by then.) A slot of the ring has a stream of
    words for each array.
 
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,

@@ -1,6 +1,6 @@
 #pragma once
-/* When the warps of a kernel begin the phases of a step: for engineers, in kernels that `benchmarks/own_timeline.py`
-   compiles. In all others TIMELINE is 0, and nothing is left of this. */
+/* Times at which the warps of a kernel begin the phases of a step. `benchmarks/own_timeline.py` compiles kernels that
+   record them; in all others TIMELINE is 0, and `begin_phase` is empty. */
 
 #include "block.cuh"
 #include "ptx_clock.cuh"
@@ -13,7 +13,7 @@ constexpr int TIMELINE_STEPS = 16;
 
 enum Phase { LOAD_INPUTS, RECEIVE_AND_MULTIPLY, REDUCE, CELLS_AND_SEND, STORE, PHASES };
 
-/* A warp is at the beginning of a phase of the first sub-tile. */
+/* Records that the warp begins a phase of a step of the first sub-tile. */
 DEVICE void begin_phase(const Block &block, int step, int sub, Phase phase)
 {
     if constexpr (TIMELINE != 0) {
