@@ -208,7 +208,6 @@ bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
 	$(run) benchmarks/own_costs.py --fit docs/verification/own_costs.json
 	$(run) benchmarks/own_costs.py --json docs/verification/own_costs.json --add --each 0
 	$(run) benchmarks/own_costs.py --fit docs/verification/own_costs.json
-	$(run) benchmarks/same_graphs.py --json docs/verification/same_graphs.json
 	$(run) -m dnnffi bench cnn --device gpu --shapes imagenet --rounds 5 --warm-up 10 \
 		--json docs/verification/bench_cnn.json
 	$(run) benchmarks/voice_activity.py --device gpu \

@@ -11,12 +11,11 @@ calls, ``bench-targets`` and ``bench-record`` those of the benchmark of networks
 too, ``bench-gain``, ``own-aims``, ``own-jax``, ``own-stress`` and ``steps-figure`` measurements of
 dnnffi's own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` those of batches of
 changing length, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
-``same-graphs`` by how much graphs of the same calls of cuDNN differ, ``jax-bench``,
-``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's convolutions
-compared with dnnffi's, ``voice-activity`` the times of an example compared with onnxruntime. Where
-there is no record they say so. ``rnn-table``, ``conv-table`` and ``wrong-engines`` show data of the
-code, ``loss-figure`` the losses that the code of its page computes, ``diagram`` an
-SVG of the repository.
+``jax-bench``, ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's
+convolutions compared with dnnffi's, ``voice-activity`` the times of an example compared with
+onnxruntime. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
+``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
+computes, ``diagram`` an SVG of the repository.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ from records import (
     PART_HEAD,
     PLAN_HEAD,
     RECORDS,
-    SAME_GRAPHS_HEAD,
     TARGET_HEAD,
     UNTUNED_HEAD,
     VOICE_HEAD,
@@ -78,7 +76,6 @@ from records import (
     overhead_rows,
     part_rows,
     plan_rows,
-    same_graphs_rows,
     state_of,
     stress_text,
     target_rows,
@@ -411,12 +408,6 @@ class OwnStress(Record):
         record = json.loads(text)
         said = (stress_text(record), self.measured_on(record))
         return [nodes.paragraph(text=one) for one in said]
-
-
-class SameGraphs(Rows):
-    """``same-graphs``."""
-
-    file, head, rows = "same_graphs.json", SAME_GRAPHS_HEAD, staticmethod(same_graphs_rows)
 
 
 class StreamAims(Record):
@@ -756,7 +747,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("own-aims", OwnAims)
     app.add_directive("own-jax", OwnJax)
     app.add_directive("own-stress", OwnStress)
-    app.add_directive("same-graphs", SameGraphs)
     app.add_directive("steps-figure", StepsFigure)
     app.add_directive("caller-aims", CallerAims)
     app.add_directive("caller-bench", CallerBench)

@@ -470,16 +470,6 @@ def _conv_columns(record: dict[str, Any]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row["config"], row["operation"]) for row in record["kernels"]))
 
 
-SAME_GRAPHS_HEAD = ("Graphs of", "Forward and backward, µs")
-
-
-def same_graphs_rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Microseconds of a launch of each model's graphs, from the fastest to the slowest."""
-    return [
-        (row["model"], f"{min(row['us']):.2f} to {max(row['us']):.2f}") for row in record["rows"]
-    ]
-
-
 JAX_HEAD = (
     *("Shape", "dnnffi.jax", "Captured plan", "Scan", "Scan, unrolled", "Flax"),
     *("jax.experimental.rnn", "Fastest peer / dnnffi.jax"),

@@ -31,6 +31,7 @@ from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import sharing
 from dnnffi.backends.own.recurrent.one_step import division
+from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
 from dnnffi.backends.own.relayout import relayout_kernel
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.runtime.kernels import OPTIONS
@@ -192,6 +193,7 @@ def programs() -> dict[str, tuple[KernelSource, bool]]:
         kind = Kind(mode, hidden, dtype)
         name = f"{mode} {dtype} {hidden} one step"
         found[name] = division(kind, 200, batch, 1, H100.multiprocessors).kernel(), False
+        found[f"{name} backward"] = kernels.one_step_gradients_kernel(kind, CONSTANTS), False
     for dtype in ("float16", "bfloat16", "float32"):
         found[f"bias {dtype}"] = kernels.bias_kernel(dtype), False
         found[f"finish {dtype}"] = kernels.finish_kernel(dtype), False

@@ -433,13 +433,6 @@ def test_networks_in_jax_stand_beside_their_peers():
     assert records["jax_aims"]({"rows": []})[0][2:] == (none, none, "0 of 0")
 
 
-def test_graphs_of_the_same_kernels_in_a_table():
-    rows = [{"model": "plan", "us": [9.5, 9.25, 10]}, {"model": "raw", "us": [27.5]}]
-    found = records["same_graphs_rows"]({"rows": rows})
-    assert found == [("plan", "9.25 to 10.00"), ("raw", "27.50 to 27.50")]
-    assert len(found[0]) == len(records["SAME_GRAPHS_HEAD"])
-
-
 @pytest.mark.parametrize(
     ("nothing", "said"), [((0.028, 0.0281), "28 µs"), ((0.1, 0.0281, 0.09), "from 28 to 100 µs")]
 )

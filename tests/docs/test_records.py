@@ -52,7 +52,6 @@ STALE = {
     "own_steps.json": ONE_STEP,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
-    "same_graphs.json": ONE_STEP,
     "stream.json": KERNELS,
     "stream_conv.json": KERNELS,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",

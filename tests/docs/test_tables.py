@@ -462,13 +462,6 @@ def test_launches_are_shown_with_the_words_that_differed():
     assert record["differing_words"] == 0
 
 
-def test_graphs_of_the_same_kernels_are_shown_with_least_and_most():
-    record = read("same_graphs.json")
-    for (model, cell), row in zip(records["same_graphs_rows"](record), record["rows"], strict=True):
-        assert model == row["model"]
-        assert numbers(cell) == nearly([min(row["us"]), max(row["us"])], 2)
-
-
 def test_every_record_is_read_by_a_test_of_its_tables():
     files = ("test_tables.py", "test_stream_tables.py", "test_caller_tables.py")
     paths = (Path(__file__).with_name(name) for name in files)

@@ -244,8 +244,7 @@ def test_products_of_float16(mode, hidden_size, layout):
 def test_one_step_of_many_rows(mode, batch):
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=264, num_layers=2, dtype="float16")
     case = case_of(spec, 1, batch)
-    inference = case.problem._replace(training=False)
-    assert OwnCandidates(cupy_memory()).offers(inference) == ("step",)
+    assert OwnCandidates(cupy_memory()).offers(case.problem) == ("step",)
     check(case)
 
 
@@ -256,8 +255,7 @@ def test_one_step_of_many_rows(mode, batch):
 def test_one_step(mode, dtype, hidden_size, layout):
     sizes = {"input_size": 24, "hidden_size": hidden_size, "num_layers": 2, "bidirectional": True}
     case = case_of(RNNSpec(mode=mode, dtype=dtype, **sizes), 1, 19, layout=layout)
-    inference = case.problem._replace(training=False)
-    assert OwnCandidates(cupy_memory()).offers(inference) == ("step",)
+    assert OwnCandidates(cupy_memory()).offers(case.problem) == ("step",)
     check(case)
 
 

@@ -137,6 +137,7 @@ class EmulatedKernel:
         if not self._together:
             _device().device_each(self._function, given, grid, threads[0])
             return
+        assert grid[1] == grid[2] == 1, "threads that meet are emulated in one dimension"
         self.seed += 1
         said = _device().device_run(
             self._function,

@@ -127,7 +127,6 @@ RECORDS = {
         "reference_calls.txt": (*_RNN, *_CONVOLUTION, "reference"),
         "reference_cpu.txt": (*_RNN, "reference"),
         "reference_threads.txt": (),  # products of NumPy
-        "same_graphs.json": (*_NETWORKS, "bench"),
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),
         "voice_activity.json": (*_RNN, *_CONVOLUTION, "reference"),

@@ -292,6 +292,7 @@ OTHERS = {
     "dropout": with_spec(PROBLEM, num_layers=2)._replace(dropout=0.5),
     "products of float16": with_spec(PROBLEM, dtype="float32", hidden_size=256),
     "one step": with_spec(ONE_STEP, num_layers=2),
+    "one step of training": with_spec(ONE_STEP, num_layers=2)._replace(training=True, dropout=0.5),
 }
 
 

@@ -10,28 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.config import Kind
-from dnnffi.backends.own.recurrent.one_step import OneStep, division, is_one_step
+from dnnffi.backends.own.recurrent.one_step import OneStepNetwork, division, divisions, is_one_step
+from dnnffi.backends.own.recurrent.one_step_training import OneStepTrainingNetwork
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.size_class import size_class
 
 
-class OneStepNetwork(Network):
+class OneStep(Network):
     """A problem of one step on a device of four multiprocessors."""
 
-    def made(self, *_):
+    def made(self, cublas, *_):
         problem, max_rows = self.problem, size_class(self.problem).max_rows
-        way = OneStep.of(problem, kind_of(problem), max_rows, 4)
-        return way.network(problem, 0, self.memory, "own").bind(problem, self.launch)
-
-    def __exit__(self, *raised):
-        self.executor.close()
+        where = 0, self.memory, *((cublas,) if problem.training else ()), "own"
+        kind = OneStepTrainingNetwork if problem.training else OneStepNetwork
+        of_layers = divisions(problem, kind_of(problem), max_rows, 4)
+        self.network = kind(problem, *where, of_layers)
+        return self.network.bind(problem, self.launch, self.generator)
 
 
 def results(problem, arrays, offset=0):
     """y, h_n and c_n of an inference, of arrays ``offset`` bytes past a multiple of 256."""
-    with OneStepNetwork(None, problem, None, offset=offset) as network:
+    with OneStep(None, problem, None, offset=offset) as network:
         return network.results(arrays)
 
 
@@ -39,7 +40,7 @@ def check(spec, batch, *, states=True, options=None, offset=0, seed=0, bound=Non
     problem = RNNProblem.dense(
         spec, steps=1, batch=batch, training=False, options=options or RNNOptions()
     )
-    assert is_one_step(problem, size_class(problem))
+    assert is_one_step(size_class(problem))
     case = conformance.Case(problem, states, seed)
     arrays = conformance.arrays_of(case)
     found, expected = results(problem, arrays, offset), conformance.expected(case, arrays)
@@ -127,7 +128,7 @@ ONE = RNNProblem.dense(SPEC, steps=1, batch=6, training=False)
         ),
         (RNNProblem.dense(SPEC, steps=1, batch=257, training=False), False),
         (RNNProblem.dense(SPEC, steps=2, batch=6, training=False), False),
-        (RNNProblem.dense(SPEC, steps=1, batch=6, training=True), False),
+        (RNNProblem.dense(SPEC, steps=1, batch=6, training=True), True),
         (
             RNNProblem.dense(SPEC, steps=2, batch=3, training=False)._replace(lengths=(1, 1, 1)),
             False,
@@ -135,7 +136,7 @@ ONE = RNNProblem.dense(SPEC, steps=1, batch=6, training=False)
     ],
 )
 def test_which_problems_they_run(problem, fits):
-    assert is_one_step(problem, size_class(problem)) is fits
+    assert is_one_step(size_class(problem)) is fits
 
 
 @given(

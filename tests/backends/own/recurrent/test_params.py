@@ -14,6 +14,7 @@ from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent import kernels, params
 from dnnffi.backends.own.recurrent.config import Kind, of_whole_rows
 from dnnffi.backends.own.recurrent.one_step import division
+from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
 
 LSTM = Kind("lstm", 16, "float32")
 MAX_ROWS = kernels.MAX_ROWS[-1]
@@ -23,6 +24,8 @@ SOURCES = {
         of_whole_rows(LSTM._replace(training=True, backward=True), 1, 1)
     ),
     "OneStepParams": division(LSTM, 8, 8, 1, 8).kernel(),
+    "OneStepGradientsParams": kernels.one_step_gradients_kernel(LSTM, CONSTANTS),
+    "BiasGradientsParams": kernels.bias_kernel("float32"),
     "NarrowParams": kernels.narrow_kernel(),
     "TakeMasksParams": kernels.dropout_kernels("float32")[0],
     "DropParams": kernels.dropout_kernels("float32")[1],

@@ -15,10 +15,12 @@ from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
     dropout_kernels,
     layer_kernel,
+    one_step_gradients_kernel,
     small_products_kernel,
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.one_step import Division
+from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
 from dnnffi.backends.own.recurrent.search import gathering
 from dnnffi.backends.own.source import CONFIG_HEADER, text_of, with_headers
 from dnnffi.cli.sources import code
@@ -50,7 +52,9 @@ def test_the_example_has_the_constants_of_all_kernels():
     text = constants_of(layer_kernel(example()))
     have = set(re.findall(r"(\w+) =", text))
     of_products = small_products_kernel("float16", is_strict=False)
-    others = Division(example().kind, 1024, 8, 4).kernel(), table_kernel(), of_products
+    of_one_step = Division(example().kind, 1024, 8, 4).kernel()
+    of_gradients = one_step_gradients_kernel(example().kind, CONSTANTS)
+    others = of_one_step, of_gradients, table_kernel(), of_products
     more = [
         line
         for one in others

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from dnnffi.backends.own.recurrent import products, small_products
+from dnnffi.backends.own.recurrent.bias_gradients import BiasSums
 from dnnffi.backends.own.recurrent.dropout import STATE_BYTES
 from dnnffi.backends.own.recurrent.kernels import LayerLaunches
 from dnnffi.backends.own.recurrent.layout import Buffer, LayerArrays
@@ -169,9 +170,8 @@ class BufferLayout:
     ) -> list[LayerArrays]:
         """Return the parts of the reserve space of each layer."""
         spec = network.spec
-        self.bias_parts = launches.groups * launches.kernel.bias_parts
-        """Sums of each direction of a layer."""
-        bias_bytes = network.bias_part_bytes * self.bias_parts if spec.bias else 0
+        bias_parts = launches.groups * launches.kernel.bias_parts
+        bias_bytes = network.bias_part_bytes * bias_parts if spec.bias else 0
         state_bytes = spec.num_directions * bounds.max_positions * network.position_bytes
         cell_bytes = state_bytes if network.has_saved_cell else 0
         found: list[LayerArrays] = []
@@ -188,10 +188,7 @@ class BufferLayout:
             ):
                 dropped = reserve.add(self._output_bytes)
             found.append(LayerArrays(gates, c_before, h_before, bias_sums, y, dropped))
-        self.bias_layer_sums = 0
-        """Sums between those of two layers, the same from each layer to the next."""
-        if spec.num_layers > 1:
-            self.bias_layer_sums = (found[1].bias_sums - found[0].bias_sums) // 4
+        self.bias_sums = BiasSums.of([one.bias_sums for one in found], bias_parts)
         return found
 
     def _lay_out_backward(

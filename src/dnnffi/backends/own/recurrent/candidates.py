@@ -19,7 +19,16 @@ from dnnffi.backends.own.recurrent.dropout import Generator
 from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
-from dnnffi.backends.own.recurrent.one_step import OneStep, OneStepNetwork, is_one_step
+from dnnffi.backends.own.recurrent.one_step import (
+    Division,
+    OneStepNetwork,
+    divisions,
+    is_one_step,
+)
+from dnnffi.backends.own.recurrent.one_step_training import (
+    OneStepTrainingNetwork,
+    training_kernels,
+)
 from dnnffi.backends.own.recurrent.search import (
     clusters_of_layers,
     layers_at_once,
@@ -42,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 17
+_VERSION = 18
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -69,6 +78,27 @@ class _Pair(NamedTuple):
         return OwnNetwork(problem, device, memory, cublas.load(), algorithm, *self)
 
 
+class _OneStep(NamedTuple):
+    """A way to run a problem of one step: the divisions of its layers."""
+
+    divisions: tuple[Division, ...]
+
+    def kernels(self, problem: RNNProblem) -> Iterator[KernelSource]:
+        """What the executor launches."""
+        for one in self.divisions:
+            yield one.kernel()
+        if problem.training:
+            yield from training_kernels(problem, self.divisions[0].kind)
+
+    def network(
+        self, problem: RNNProblem, device: int, memory: MemoryWithGraphs, algorithm: str
+    ) -> OneStepNetwork:
+        """Return the compiled network."""
+        if not problem.training:
+            return OneStepNetwork(problem, device, memory, algorithm, *self)
+        return OneStepTrainingNetwork(problem, device, memory, cublas.load(), algorithm, *self)
+
+
 class OwnCandidates:
     """The kernels, on arrays of every library on CUDA; a `CandidateSource`."""
 
@@ -77,7 +107,7 @@ class OwnCandidates:
 
     def __init__(self, memory: Any) -> None:
         self._memory: MemoryWithGraphs = memory
-        self._ways: PlanCache[list[tuple[str, _Pair | OneStep]]] = PlanCache(MAX_NETWORKS)
+        self._ways: PlanCache[list[tuple[str, _Pair | _OneStep]]] = PlanCache(MAX_NETWORKS)
         self._networks: PlanCache[OwnNetwork | OneStepNetwork] = PlanCache(MAX_NETWORKS)
         self.version = f"kernels {_VERSION}"
 
@@ -171,7 +201,7 @@ class OwnCandidates:
         """Why our kernels do not take a problem; empty where they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
-    def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | OneStep]]:
+    def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | _OneStep]]:
         """Those of `_pairs` that the problem can have. Its names are the same without dropout.
 
         They are those of its class of sizes. Nothing can be dropped between layers that run at
@@ -183,13 +213,13 @@ class OwnCandidates:
 
     def _new_named(
         self, problem: RNNProblem, sizes: SizeClass, chip: Chip
-    ) -> list[tuple[str, _Pair | OneStep]]:
-        if is_one_step(problem, sizes):
-            of_step = OneStep.of(problem, kind_of(problem), sizes.max_rows, chip.multiprocessors)
-            return [("step", of_step)]
+    ) -> list[tuple[str, _Pair | _OneStep]]:
+        if is_one_step(sizes):
+            where = sizes.max_rows, chip.multiprocessors
+            return [("step", _OneStep(divisions(problem, kind_of(problem), *where)))]
         forwards: dict[KernelConfig, int] = {}
         backwards: dict[KernelConfig, int] = {}
-        named: list[tuple[str, _Pair | OneStep]] = []
+        named: list[tuple[str, _Pair | _OneStep]] = []
         for pair in self._pairs(problem):
             forward, backward = pair
             name = str(forwards.setdefault(forward, len(forwards) + 1))

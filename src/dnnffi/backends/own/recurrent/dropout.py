@@ -6,6 +6,8 @@ backward draws the same masks from them again. `dnnffi.reference.dropout` draws 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dnnffi import dropout
@@ -41,6 +43,22 @@ class Generator(StatesInOrder):
 
     def _launch(self, stream: Stream) -> Launch:
         return Launch(stream, self.device)
+
+
+def checked_generator(generator: Any, device: int) -> Generator:
+    """Return the generator of a problem that drops; ``ValueError``, ``TypeError`` for another."""
+    if generator is None:
+        raise ValueError("generator: a problem with dropout needs random numbers")
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"generator must be that of our own kernels, a {Generator.__module__}.Generator; "
+            f"got a {type(generator).__module__}.{type(generator).__name__}"
+        )
+    if generator.device != device:
+        raise ValueError(
+            f"generator must be on the executor's device, {device}; it is on {generator.device}"
+        )
+    return generator
 
 
 class DropoutKernels:

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from struct import Struct
 from typing import Any, NamedTuple
 
 from dnnffi.backends.cublas.product import RowsProducts
+from dnnffi.backends.own.recurrent.bias_gradients import THREADS, BiasGradients
 from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
 from dnnffi.backends.own.recurrent.config import KernelConfig
-from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
+from dnnffi.backends.own.recurrent.dropout import DropoutKernels, checked_generator
 from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     begin_kernels,
@@ -53,10 +53,6 @@ from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
-
-_THREADS = 256
-_BIAS_GRADIENTS = Struct("<14q")
-"""The struct ``BiasGradients`` of ``bias_gradients.cuh``."""
 
 _NO_TABLES = 0, 0, 0
 
@@ -120,11 +116,13 @@ class OwnNetwork:
             self.packing = Packing(self.item_bytes, self.input_bytes, self.output_bytes, memory)
         self.forward_kernel = LayerKernel(forward, memory)
         self.backward_kernel = None
-        self.bias_kernel = self.finish_kernel = None
+        self.bias_gradients: BiasGradients | None = None
+        self.finish_kernel = None
         if backward is not None:
             self.backward_kernel = LayerKernel(backward, memory)
             if spec.bias:
-                self.bias_kernel = memory.kernel(*bias_kernel(spec.dtype))
+                sizes = kind.saved, kind.gates, kind.padded
+                self.bias_gradients = BiasGradients(spec, self.weights, *sizes, memory)
                 if kind.packed:
                     self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
@@ -150,14 +148,6 @@ class OwnNetwork:
             for layer, one in enumerate(self.weights)
             for direction in range(self.directions)
         ]
-        first, layers = self.weights[0], spec.num_layers
-        self.bias_sizes = kind.saved, kind.gates, kind.hidden, kind.padded
-        self.bias_blocks = layers * self.directions * kind.saved * -(-kind.hidden // _THREADS)
-        self.bias_strides = (
-            (self.weights[1].b_ih - first.b_ih) // size if layers > 1 else 0,
-            first.bias_stride // size,
-        )
-        """Elements between the gradients of the biases of two layers, and of two directions."""
         self._all_products = RowsProducts(library, device, spec.dtype, math=problem.options.math)
         self.products = {
             inputs: Products(self._all_products, kind, inputs)
@@ -270,25 +260,9 @@ class OwnRNNExecutor(AddressExecutor):
         self.workspace_bytes = self.least_workspace_bytes = buffers.workspace_bytes
         self.generator = self._dropout = None
         if problem.drops:
-            self.generator = self._checked(generator)
+            self.generator = checked_generator(generator, self.device)
             assert network.dropout is not None
             self._dropout = network.dropout.bind(problem, layout, self.generator)
-
-    def _checked(self, generator: Any) -> Generator:
-        """The generator of a problem that drops; ``ValueError``, ``TypeError`` for another."""
-        if generator is None:
-            raise ValueError("generator: a problem with dropout needs random numbers")
-        if not isinstance(generator, Generator):
-            raise TypeError(
-                f"generator must be that of our own kernels, a {Generator.__module__}.Generator; "
-                f"got a {type(generator).__module__}.{type(generator).__name__}"
-            )
-        if generator.device != self.device:
-            raise ValueError(
-                f"generator must be on the executor's device, {self.device}; "
-                f"it is on {generator.device}"
-            )
-        return generator
 
     def _table_addresses(self, kept: int) -> TableAddresses:
         """The addresses of the tables of packed rows; zeros for dense rows."""
@@ -540,10 +514,9 @@ class OwnRNNExecutor(AddressExecutor):
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool
     ) -> None:
         """Enqueue the gradients of the biases of all layers."""
-        kernel = self._network.bias_kernel
-        assert kernel is not None
-        biases = self._biases(at, accumulate)
-        kernel((self._network.bias_blocks,), (_THREADS,), (biases,), stream=launch.stream)
+        gradients = self._network.bias_gradients
+        assert gradients is not None
+        gradients.run(launch, self._buffers.bias_sums, at.reserve, at.dweights, accumulate)
 
     def _finish(
         self,
@@ -554,28 +527,17 @@ class OwnRNNExecutor(AddressExecutor):
     ) -> None:
         """Enqueue the gradients of the biases and the copy of dx to the caller, in one launch."""
         kernel, packing = self._network.finish_kernel, self._network.packing
+        gradients, buffers = self._network.bias_gradients, self._buffers
         assert kernel is not None
         assert packing is not None
-        tables, packed_dx = self._table_addresses(data.reserve), self._buffers.packed_dx
-        where = self._layout, tables, data.workspace + packed_dx, data.dx
+        assert gradients is not None
+        tables = self._table_addresses(data.reserve)
+        where = self._layout, tables, data.workspace + buffers.packed_dx, data.dx
         copy_blocks, copy = packing.packed_copy(*where)
-        blocks = self._network.bias_blocks + copy_blocks
-        biases = self._biases(weights, accumulate)
-        kernel((blocks,), (_THREADS,), (biases + copy,), stream=launch.stream)
-
-    def _biases(self, at: BackwardWeightsAddresses, accumulate: bool) -> bytes:
-        """The struct ``BiasGradients`` of all layers."""
-        network, buffers, first = self._network, self._buffers, self._weights[0]
-        return _BIAS_GRADIENTS.pack(
-            at.reserve + buffers.arrays[0].bias_sums,
-            at.dweights + first.b_ih,
-            at.dweights + first.b_hh,
-            *(len(self._weights), self._directions, buffers.bias_parts),
-            *network.bias_sizes,
-            buffers.bias_layer_sums,
-            *network.bias_strides,
-            int(accumulate),
-        )
+        of_weights = weights.reserve, weights.dweights, accumulate
+        biases = gradients.struct(buffers.bias_sums, *of_weights)
+        blocks = gradients.blocks + copy_blocks
+        kernel((blocks,), (THREADS,), (biases + copy,), stream=launch.stream)
 
     def _clear(self, launch: Launch, cleared: Cleared) -> None:
         """Clear what groups exchange."""

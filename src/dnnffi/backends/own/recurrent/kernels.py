@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent import small_products
-from dnnffi.backends.own.recurrent.config import DTYPES, WORD_BYTES, KernelConfig
+from dnnffi.backends.own.recurrent.config import (
+    CELLS,
+    CLIPS,
+    DTYPES,
+    WORD_BYTES,
+    KernelConfig,
+    Kind,
+)
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.source import kernel_source
 from dnnffi.backends.own.source import Constant, KernelSource
@@ -40,6 +47,18 @@ def layer_kernel(config: KernelConfig, timeline: int = 0) -> KernelSource:
 def one_step_kernel(constants: dict[str, Constant]) -> KernelSource:
     """Return the kernel of a layer whose sequences have one step."""
     return kernel_source("one_step.cu", "one_step", constants)
+
+
+def one_step_gradients_kernel(kind: Kind, division: dict[str, Constant]) -> KernelSource:
+    """Return the kernel of the gradients of the gates of a single step."""
+    constants = division | {
+        "CELL": CELLS[kind.mode],
+        "DTYPE": DTYPES[kind.dtype],
+        "FACTORS": DTYPES[kind.dtype],
+        "STRICT": kind.strict,
+        "CLIP": CLIPS[kind.clip],
+    }
+    return kernel_source("one_step_gradients.cu", "one_step_gradients", constants)
 
 
 def bias_kernel(dtype: str) -> KernelSource:

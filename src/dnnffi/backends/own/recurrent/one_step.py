@@ -1,18 +1,18 @@
-"""The executor of networks with a single step, in inference: one kernel for each layer.
+"""The forward pass of networks with a single step: one kernel for each layer.
 
 With no other step the weights need not stay on the chip, and blocks have nothing to tell each
-other: see ``one_step.cu``.
+other: see ``one_step.cu``. `one_step_training` adds the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import CELLS, CLIPS, DTYPES, WORD_BYTES, Kind
 from dnnffi.backends.own.recurrent.kernels import one_step_kernel
-from dnnffi.backends.own.recurrent.layout import Buffer, layer_weights
+from dnnffi.backends.own.recurrent.layout import Buffer, LayerWeights, layer_weights
 from dnnffi.backends.own.recurrent.params import OneStepParams
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
@@ -35,10 +35,9 @@ _WARPS = 8
 _ROWS = 8, 16, 32, 64
 
 
-def is_one_step(problem: RNNProblem, sizes: SizeClass) -> bool:
+def is_one_step(sizes: SizeClass) -> bool:
     """Whether these kernels run the problems of a class of sizes."""
-    is_full_step = sizes.max_steps == 1 and not sizes.is_ragged
-    return is_full_step and not problem.training and sizes.max_rows <= _MOST_ROWS
+    return sizes.max_steps == 1 and not sizes.is_ragged and sizes.max_rows <= _MOST_ROWS
 
 
 class Division(NamedTuple):
@@ -80,6 +79,7 @@ class Division(NamedTuple):
                 "FACTORS": DTYPES[kind.dtype],
                 "STRICT": kind.strict,
                 "CLIP": CLIPS[kind.clip],
+                "TRAINING": kind.training,
                 "OCTETS": self.octets,
                 "ROWS": self.rows,
                 "X_WARPS": self.x_warps,
@@ -104,46 +104,30 @@ def division(
     return (*few, found[-1])[0]
 
 
-class OneStep(NamedTuple):
-    """A way to run a problem: the divisions of its layers, one for each size of an input."""
-
-    divisions: tuple[Division, ...]
-
-    @classmethod
-    def of(cls, problem: RNNProblem, kind: Kind, max_rows: int, multiprocessors: int) -> OneStep:
-        """Return that of a network, for up to ``max_rows`` rows."""
-        spec = problem.spec
-        where = max_rows, spec.num_directions, multiprocessors
-        sizes = map(spec.layer_input_size, range(spec.num_layers))
-        return cls(tuple(division(kind, inputs, *where) for inputs in dict.fromkeys(sizes)))
-
-    def kernels(self, problem: RNNProblem) -> Iterator[KernelSource]:
-        """Yield what the executor launches."""
-        for one in self.divisions:
-            yield one.kernel()
-
-    def network(
-        self, problem: RNNProblem, device: int, memory: MemoryWithGraphs, algorithm: str
-    ) -> OneStepNetwork:
-        """Return the compiled network."""
-        return OneStepNetwork(problem, device, memory, algorithm, self.divisions)
+def divisions(
+    problem: RNNProblem, kind: Kind, max_rows: int, multiprocessors: int
+) -> tuple[Division, ...]:
+    """Return those of the layers of a network, one for each size of an input."""
+    spec = problem.spec
+    where = max_rows, spec.num_directions, multiprocessors
+    sizes = map(spec.layer_input_size, range(spec.num_layers))
+    return tuple(division(kind, inputs, *where) for inputs in dict.fromkeys(sizes))
 
 
-class _Layer(NamedTuple):
-    """Constants of a layer for all batches: offsets in bytes, strides in elements.
+class Layer(NamedTuple):
+    """Constants of a layer for all batches.
 
-    ``biases`` is None without them.
+    ``strides`` are the elements from the matrices, and from the biases, of a direction to the next.
     """
 
     kernel: Kernel
     division: Division
-    matrices: tuple[int, int]
-    biases: tuple[int, int] | None
+    weights: LayerWeights
     strides: tuple[int, int]
 
 
 class OneStepNetwork:
-    """A network on these kernels, ready for any number of rows.
+    """A network on these kernels, ready for any number of rows, in inference.
 
     Raises `UnsupportedError` if a kernel cannot be compiled.
     """
@@ -154,94 +138,101 @@ class OneStepNetwork:
         device: int,
         memory: MemoryWithGraphs,
         algorithm: str,
-        divisions: tuple[Division, ...],
+        of_layers: Sequence[Division],
     ) -> None:
         self.device, self.algorithm = device, algorithm
         self.spec = spec = problem.spec
         self.weight_size: int = weight_layout(spec, "cudnn").size
-        size = ITEM_SIZES[spec.dtype]
+        self.item_bytes = size = ITEM_SIZES[spec.dtype]
         self.row_bytes = spec.num_directions * spec.hidden_size * size
+        low, high = problem.options.clip or (0.0, 0.0)
+        self.clip = float(low), float(high)
         by_inputs = {
             one.inputs: (memory.kernel(*one.kernel(), shared_bytes=one.shared_bytes), one)
-            for one in divisions
+            for one in of_layers
         }
-        self.layers = []
-        for layer, weights in enumerate(layer_weights(spec)):
-            self.layers.append(
-                _Layer(
-                    *by_inputs[spec.layer_input_size(layer)],
-                    matrices=(weights.w_ih, weights.w_hh),
-                    biases=(weights.b_ih, weights.b_hh) if spec.bias else None,
-                    strides=(weights.matrix_stride // size, weights.bias_stride // size),
-                )
+        self.layers = [
+            Layer(
+                *by_inputs[spec.layer_input_size(layer)],
+                weights=weights,
+                strides=(weights.matrix_stride // size, weights.bias_stride // size),
             )
+            for layer, weights in enumerate(layer_weights(spec))
+        ]
 
     def check(self, problem: RNNProblem) -> None:
-        """All numbers of rows fit."""
+        """Raise `UnsupportedError` if a problem is not of one step, or has too many rows."""
+        if problem.steps != 1 or problem.batch > _MOST_ROWS:
+            raise UnsupportedError("dnnffi", "", f"this kernel is for one step; got {problem}")
 
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
     ) -> OneStepExecutor:
         """Return the executor of a problem of one step; nothing is drawn in an inference."""
-        if problem.steps != 1 or problem.batch > _MOST_ROWS:
-            raise UnsupportedError("dnnffi", "", f"this kernel is for one step; got {problem}")
+        self.check(problem)
         return OneStepExecutor(self, problem)
+
+    def close(self) -> None:
+        """Nothing native is held."""
 
 
 class OneStepExecutor(AddressExecutor):
-    """A problem of one step on these kernels."""
+    """A problem of one step on these kernels, in inference."""
 
     reserve_bytes = 0
-    generator = None
+    generator: Any = None
 
     def __init__(self, network: OneStepNetwork, problem: RNNProblem) -> None:
         self.problem, self.device, self.algorithm = problem, network.device, network.algorithm
         self.weight_size = network.weight_size
         self._layers = network.layers
-        spec = problem.spec
-        low, high = problem.options.clip or (0.0, 0.0)
-        self._sizes = problem.batch, spec.num_directions
-        self._bounds = float(low), float(high)
+        self._clip = network.clip
+        self._sizes = problem.batch, problem.spec.num_directions
         self._state_bytes = problem.batch * network.row_bytes  # of a layer
         room = Buffer()
-        self._ys = [room.add(self._state_bytes) for _ in range(min(2, spec.num_layers - 1))]
+        inner_layers = problem.spec.num_layers - 1
+        self._ys = [room.add(self._state_bytes) for _ in range(min(2, inner_layers))]
         self.workspace_bytes = self.least_workspace_bytes = room.nbytes
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        x, weights, last = at.x, at.weights, len(self._layers) - 1
-        for number, layer in enumerate(self._layers):
-            y = at.y if number == last else at.workspace + self._ys[number % 2]
-            w_ih, w_hh = layer.matrices
-            biases = 0, 0
-            if layer.biases is not None:
-                biases = weights + layer.biases[0], weights + layer.biases[1]
-            states, division = number * self._state_bytes, layer.division
-            params = OneStepParams(
-                x=x,
-                w_ih=weights + w_ih,
-                w_hh=weights + w_hh,
-                b_ih=biases[0],
-                b_hh=biases[1],
-                h_0=at.h_0 and at.h_0 + states,
-                c_0=at.c_0 and at.c_0 + states,
-                y=y,
-                h_n=at.h_n and at.h_n + states,
-                c_n=at.c_n and at.c_n + states,
-                batch=self._sizes[0],
-                directions=self._sizes[1],
-                matrix_stride=layer.strides[0],
-                bias_stride=layer.strides[1],
-                clip_low=self._bounds[0],
-                clip_high=self._bounds[1],
-            )
-            layer.kernel(
-                (division.blocks(*self._sizes),),
-                (division.threads,),
-                (struct_of(params),),
-                stream=launch.stream,
-                shared_mem=division.shared_bytes,
-            )
+        x, last = at.x, len(self._layers) - 1
+        for layer in range(last + 1):
+            y = at.y if layer == last else at.workspace + self._ys[layer % 2]
+            self._run_layer(launch, layer, x, y, at)
             x = y
+
+    def _run_layer(
+        self, launch: Launch, layer: int, x: int, y: int, at: ForwardAddresses, saved: int = 0
+    ) -> None:
+        """Enqueue the step of a layer; ``saved`` is what it leaves for a backward pass."""
+        of_layer, weights, states = self._layers[layer], at.weights, layer * self._state_bytes
+        division, has_bias = of_layer.division, self.problem.spec.bias
+        params = OneStepParams(
+            x=x,
+            w_ih=weights + of_layer.weights.w_ih,
+            w_hh=weights + of_layer.weights.w_hh,
+            b_ih=weights + of_layer.weights.b_ih if has_bias else 0,
+            b_hh=weights + of_layer.weights.b_hh if has_bias else 0,
+            h_0=at.h_0 and at.h_0 + states,
+            c_0=at.c_0 and at.c_0 + states,
+            y=y,
+            h_n=at.h_n and at.h_n + states,
+            c_n=at.c_n and at.c_n + states,
+            batch=self._sizes[0],
+            directions=self._sizes[1],
+            matrix_stride=of_layer.strides[0],
+            bias_stride=of_layer.strides[1],
+            clip_low=self._clip[0],
+            clip_high=self._clip[1],
+            saved=saved,
+        )
+        of_layer.kernel(
+            (division.blocks(*self._sizes),),
+            (division.threads,),
+            (struct_of(params),),
+            stream=launch.stream,
+            shared_mem=division.shared_bytes,
+        )
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         raise NotImplementedError("an inference has no backward")

@@ -106,6 +106,46 @@ class OneStepParams(NamedTuple):
     bias_stride: int
     clip_low: float
     clip_high: float
+    saved: int
+
+
+class OneStepGradientsParams(NamedTuple):
+    """Parameters of ``one_step_gradients`` (``one_step_gradients.cu``)."""
+
+    saved: int
+    before: int
+    dy: int
+    dh_n: int
+    dc_n: int
+    of_x: int
+    of_h: int
+    dh_0: int
+    dc_0: int
+    bias_sums: int
+    batch: int
+    directions: int
+    hidden: int
+    clip_low: float
+    clip_high: float
+
+
+class BiasGradientsParams(NamedTuple):
+    """Parameters of ``bias_gradients`` (``bias_gradients.cuh``)."""
+
+    sums: int
+    d_input: int
+    d_recurrent: int
+    layers: int
+    directions: int
+    parts: int
+    columns: int
+    gates: int
+    hidden: int
+    padded: int
+    layer_sums: int
+    layer_stride: int
+    direction_stride: int
+    accumulate: int
 
 
 class NarrowParams(NamedTuple):

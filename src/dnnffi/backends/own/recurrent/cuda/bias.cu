@@ -5,7 +5,7 @@
 namespace dnnffi {
 
 /* Grid: `blocks()`. */
-extern "C" __global__ void bias_gradients(const __grid_constant__ BiasGradients biases)
+extern "C" __global__ void bias_gradients(const __grid_constant__ BiasGradientsParams biases)
 {
     biases.add_up(blockIdx.x);
 }

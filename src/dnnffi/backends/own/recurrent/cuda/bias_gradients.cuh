@@ -7,7 +7,7 @@
 
 namespace dnnffi {
 
-struct BiasGradients
+struct BiasGradientsParams
 {
     const float *sums;    /* [directions, parts, columns, padded] of the first layer */
     Element *d_input;     /* [gates, hidden] of the first layer and direction, of the input biases */

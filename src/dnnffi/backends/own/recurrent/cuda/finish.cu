@@ -8,7 +8,7 @@ namespace dnnffi {
 
 struct BackwardEnd
 {
-    BiasGradients biases;
+    BiasGradientsParams biases;
     PackedCopy dx;
 };
 

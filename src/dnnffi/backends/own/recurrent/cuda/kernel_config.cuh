@@ -63,6 +63,7 @@ struct Config
     static constexpr int OCTETS = 1;
     static constexpr int X_WARPS = 4;
     static constexpr int H_WARPS = 4;
+    static constexpr int WARPS = 8;
     using Piece = uint4;
     static constexpr int MAX_ROWS = 960;
     static constexpr int ROWS_PER_BLOCK = 32;

@@ -1,17 +1,18 @@
-/* A single step of a layer, in inference. No earlier step has left anything to
-   keep on the chip or to exchange: one launch multiplies x and h_0 by both matrices and computes the
-   cells. A block has UNITS hidden units of ROWS rows of one direction. Its warps share the sum over k: the
-   first X_WARPS have that of x, the others that of h_0, each every so many steps of k. They add up in
-   shared memory. */
+/* A single step of a layer. No earlier step has left anything to keep on the chip or to exchange: one launch
+   multiplies x and h_0 by both matrices and computes the cells; in training it leaves what
+   `one_step_gradients.cu` needs. A block has UNITS hidden units of ROWS rows of one direction. Its warps share
+   the sum over k: the first X_WARPS have that of x, the others that of h_0, each every so many steps of k. They
+   add up in shared memory. */
 
 #include "cells.cuh"
 #include "tiles.cuh"
 
 namespace dnnffi {
 
-constexpr int INPUTS = Config::INPUTS, HIDDEN = Config::HIDDEN;     /* of the layer */
-constexpr int OCTETS = Config::OCTETS;                              /* of the units of a block */
-constexpr int ROWS = Config::ROWS;                                  /* a multiple of 8 */
+constexpr int INPUTS = Config::INPUTS, HIDDEN = Config::HIDDEN; /* of the layer */
+constexpr int OCTETS = Config::OCTETS;                          /* of the units of a block */
+constexpr int ROWS = Config::ROWS;                              /* a multiple of 8 */
+constexpr bool TRAINING = Config::TRAINING;
 constexpr int X_WARPS = Config::X_WARPS, H_WARPS = Config::H_WARPS; /* of a block */
 
 constexpr int UNITS = 8 * OCTETS, UNIT_BLOCKS = (HIDDEN + UNITS - 1) / UNITS;
@@ -136,6 +137,7 @@ struct OneStepParams
     long long bias_stride;
     double clip_low; /* bounds of c, unless UNCLIPPED */
     double clip_high;
+    Element *saved; /* [D, B, SAVED, H]; written in TRAINING */
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) one_step(const OneStepParams params)
@@ -210,6 +212,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) one_step(const OneStepPara
         params.y[(row * params.directions + direction) * HIDDEN + unit] = rounded(after.h);
         if (params.h_n) params.h_n[at] = rounded(after.h);
         if (CELL == LSTM && params.c_n) params.c_n[at] = rounded(after.c);
+        if constexpr (TRAINING) {
+            const long long cell_row = direction * params.batch + row;
+#pragma unroll
+            for (int column = 0; column < SAVED; column++)
+                params.saved[(cell_row * SAVED + column) * HIDDEN + unit] = rounded(after.saved[column]);
+        }
     }
 }
 
