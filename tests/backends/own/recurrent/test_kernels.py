@@ -98,8 +98,9 @@ class Setup(NamedTuple):
 LATER = {"poll_first": False}
 CLUSTER = {"cluster": True}
 
-# A setup's numbers are drawn from its place here: new ones go to the end. With clipping, other
-# numbers may have a c so close to a bound that rounding decides about a gradient.
+# A setup's values are drawn from its number (`number_of`): new setups go to the end, and the number
+# of a setup that is removed goes to `REMOVED`. With clipping, other values may have a c so close to
+# a bound that rounding decides about a gradient.
 SETUPS = (
     # One tile, whole words; weights in registers alone.
     Setup("lstm", "float16", 24, way(), way(staged=False)),
@@ -132,7 +133,7 @@ SETUPS = (
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
-    # Backwards whose blocks exchange their shares of the gradients of h.
+    # Backward kernels whose blocks exchange their shares of the gradients of h.
     Setup("lstm", "float16", 40, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True)),
     Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
     Setup("gru", "bfloat16", 50, way(), way(32, 8, 1, (4, 1), (0, 1), scatter=True), packed=True),
@@ -147,16 +148,6 @@ SETUPS = (
         packed=True,
     ),
     Setup("gru", "float16", 90, way(), way(24, 16, 1, (3, 1), (1, 0), scatter=True, team=2)),
-    # Forwards in teams, too: words of a share for several threads each, and several for a thread.
-    Setup(
-        *("lstm", "float16", 64),
-        way(8, 8, 1, (4, 1), (1, 0), scatter=True, team=2),
-        way(8, 32, 1, (2, 1), (1, 0), scatter=True, team=4),
-    ),
-    Setup("gru", "float32", 37, way(8, 32, 1, (2, 1), (0, 1), scatter=True, team=3), packed=True),
-    Setup("gru", "bfloat16", 70, way(16, 16, 1, (4, 1), (1, 1), scatter=True, team=2)),
-    Setup("rnn_tanh", "float16", 50, way(16, 8, 1, (2, 1), scatter=True, team=2), way()),
-    Setup("lstm", "float32", 30, way(8, 16, 1, (4, 1), scatter=True, team=2), strict=True),
     Setup(
         *("lstm", "float16", 70),
         way(),
@@ -198,10 +189,8 @@ SETUPS = (
     Setup("rnn_tanh", "float32", 33, way(16, 16, **LATER), way(24), packed=True, narrow=True),
     Setup("rnn_tanh", "float32", 7, way(staged=False), narrow=True),
     Setup("lstm", "float32", 131, way(24, 32, 1, (2, 2), chunks=2), way(24), narrow=True),
-    Setup("lstm", "float32", 64, way(8, 8, 1, (4, 1), scatter=True, team=2), way(), narrow=True),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER), narrow=True),
     Setup("gru", "float32", 29, way(8, 8, 1, (2, 2)), way(), packed=True, narrow=True),
-    Setup("gru", "float32", 37, way(8, 32, 1, (2, 1), (0, 1), scatter=True, team=3), narrow=True),
     Setup("gru", "float32", 40, way(16, 8, 2, (1, 4), **LATER), way(), narrow=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
@@ -291,19 +280,32 @@ SETUPS = (
         way(16, 16, 1, (1, 1), (0, 0), staged=False, stream_ring=2),
         way(16, 32, 1, (2, 1), (0, 1), scatter=True, team=3, stream_ring=1),
     ),
-    Setup(
-        *("lstm", "float32", 64),
-        way(8, 8, 1, (4, 1), (0, 0), scatter=True, team=4, stream_ring=1),
-        way(16, 16, 1, (2, 2), (1, 1), **LATER, stream_ring=3),
-        narrow=True,
-    ),
     # The least number of groups of weights that can follow those of inputs.
     Setup(
         *("lstm", "float16", 64),
         way(16, 32, 1, (2, 2), (0, 0), chunks=2, ring=2, stream_ring=2),
         way(16, 32, 1, (2, 2), (0, 0), chunks=2, ring=2, stream_ring=4),
     ),
+    # Teams of four blocks.
+    Setup("lstm", "float16", 64, way(), way(8, 32, 1, (2, 1), (1, 0), scatter=True, team=4)),
+    # Streamed weights of a narrow kernel, and of one that reads its inputs first.
+    Setup(
+        *("lstm", "float32", 64),
+        way(8, 8, 1, (2, 2), (0, 0), stream_ring=1),
+        way(16, 16, 1, (2, 2), (1, 1), **LATER, stream_ring=3),
+        narrow=True,
+    ),
 )
+
+REMOVED = {22, 23, 24, 25, 26, 43, 46, 96}
+"""Numbers of removed setups. No other setup gets them, so that seeds and recorded bits stay."""
+
+NUMBERS = [number for number in range(len(SETUPS) + len(REMOVED)) if number not in REMOVED]
+
+
+def number_of(setup):
+    """Return the number of a setup, which seeds its problems."""
+    return NUMBERS[SETUPS.index(setup)]
 
 
 def differs(one):
@@ -374,7 +376,7 @@ def flat(found):
 
 def random_cases(setup, count):
     """Yield ``count`` problems of a setup with their arrays, and keywords of `Setup.network`."""
-    rng = np.random.default_rng(SETUPS.index(setup))
+    rng = np.random.default_rng(number_of(setup))
     for number in range(count):
         problem = setup.problem(rng)
         case = conformance.Case(problem, bool(rng.integers(2)), number)
@@ -403,7 +405,7 @@ def test_results_have_the_recorded_bits(cublas, setup, pytestconfig):
         with setup.network(cublas, case.problem, **how) as network:
             digest.update(flat(network.results(arrays)))
     recorded = json.loads(BITS.read_text("utf-8"))
-    name = f"{SETUPS.index(setup)} {setup}"
+    name = f"{number_of(setup)} {setup}"
     if pytestconfig.getoption("--record-bits"):
         recorded[name] = digest.hexdigest()
         BITS.write_text(json.dumps(recorded, indent=1) + "\n", "utf-8")

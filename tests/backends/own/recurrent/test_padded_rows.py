@@ -32,10 +32,7 @@ WAYS = {
     "two-subtiles": (way(8, 8, 2, (2, 2)), way(16, 8, 2)),
     "chunks": (way(8, 32, 1, (2, 2), chunks=2), way(8, 16, 1, (1, 4), chunks=3)),
     "shares": (way(), way(16, 8, 1, (2, 1), scatter=True)),
-    "teams": (
-        way(16, 8, 1, (4, 1), scatter=True, team=2),
-        way(8, 16, 1, (4, 1), (1, 1), scatter=True, team=3),
-    ),
+    "teams": (way(), way(8, 16, 1, (4, 1), (1, 1), scatter=True, team=3)),
     "cluster": (way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     "whole-rows": (rows_of(4, 2), rows_of(4)),
     "whole-rows-in-a-cluster": (rows_of(4, 1, 2), rows_of(4, 2, 2)),

@@ -30,8 +30,8 @@ _STREAMED_AHEAD_BYTES = 48 << 10
 """Weights that a block has on their way from L2: as many as L2 sends it until the first arrive."""
 
 _SHARING_WARPS = 8, 12, 16
-_MOST_TEAM = 16
-"""Blocks of a backward's team, and teams of a forward."""
+_MAX_TEAM_BLOCKS = 16
+"""The largest number of blocks of a team, which exchange the gradients of all gates."""
 
 _MOST_ADDED = 4
 """Words of a share that a thread adds up."""
@@ -79,11 +79,7 @@ def divisions(
 
 
 def sharing(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
-    """Divisions whose blocks exchange shares, of all groups at once.
-
-    A backward's teams are small, since it exchanges the gradients of all gates; a forward has few
-    teams, since it has shares of all gates.
-    """
+    """Divisions of a backward pass whose blocks exchange shares, of all groups at once."""
     chip = layer.chip
     most = chip.multiprocessors // (-(-layer.batch // rows) * layer.directions)
     if not most:
@@ -93,7 +89,7 @@ def sharing(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
     for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
         if rows % 16 and units % 16:
             continue
-        for team in _team_sizes(kind, units):
+        for team in range(1, _MAX_TEAM_BLOCKS + 1):
             shape = units, rows, 1, warps, 1
             empty = KernelConfig(kind, *shape, 0, 0, True, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
@@ -125,14 +121,6 @@ def _is_far(config: KernelConfig, layer: Layer) -> bool:
     exchanged = config.exchange_bytes(1) / 2  # one of two slots
     of_group = config.blocks * config.streamed_bytes + exchanged
     return config.groups_at_once(layer) * of_group > _KEPT_IN_L2 * layer.chip.l2_bytes
-
-
-def _team_sizes(kind: Kind, units: int) -> list[int]:
-    """Of how many blocks the teams may be."""
-    if kind.backward:
-        return list(range(1, _MOST_TEAM + 1))
-    blocks = -(-kind.padded // units)
-    return sorted({-(-blocks // teams) for teams in range(2, _MOST_TEAM + 1)} - {1})
 
 
 def least_units(kind: Kind, blocks: int) -> int:

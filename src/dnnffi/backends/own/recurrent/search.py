@@ -152,10 +152,7 @@ def _shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
 
 
 def scattered(kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return those whose blocks exchange partial sums: of a backward pass.
-
-    Of the forward passes in ``own_costs.json`` they were the fastest of none.
-    """
+    """Return those whose blocks exchange partial sums; only backward passes have any."""
     if not kind.backward:
         return []
     return [

@@ -8,7 +8,8 @@
    - `Gather`, which `gather` returns: `request` asks for the first words of an exchange, `receive` waits for all
      of them and multiplies;
    - `send`, for the words of a task in a slot of the ring, if SENDS_WORDS; else `put`, for the values of a cell;
-   - `scatter`, which with reduce-scatter multiplies and sends partial sums before `gather`;
+   - `scatter`, which with reduce-scatter, in a backward pass, multiplies what a turn has left and sends partial
+     sums, which `gather` of the next turn reads;
    - `confirm`, which tells the layer that was read that it was, in a cluster of LAYERS;
    - HAS_SECOND_BARRIER, whether a second barrier ends a step;
    - `late`, whether words never came. */

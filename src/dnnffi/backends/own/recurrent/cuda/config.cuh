@@ -39,9 +39,9 @@ constexpr int RING = Config::RING;
    cores and words in L2 a second barrier ends a step, so that no thread polls while others compute cells; a
    cluster has none, and its partial sums alternate between two places. */
 constexpr bool CLUSTER = Config::CLUSTER;
-/* Whether blocks exchange their shares of a step's products. TEAM blocks of consecutive ranks exchange
-   their words among them first, and send shares to the blocks of their own place in all teams. In a team
-   of one block the words stay in it. */
+/* Whether blocks exchange their shares of a step's products, in a backward pass. TEAM blocks of consecutive
+   ranks exchange their words among them first, and send shares to the blocks of their own place in all teams.
+   In a team of one block the words stay in it. */
 constexpr bool SCATTER = Config::SCATTER;
 constexpr int TEAM = Config::TEAM;
 /* Number of chunks into which the k of a step is divided. The words of one chunk are multiplied while those
@@ -204,8 +204,7 @@ static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octe
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");
 static_assert(RING_THREADS > 0, "someone moves words");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
-static_assert(!SCATTER || STAGED && !CLUSTER && K_WARPS == 1, "shares");
-static_assert(!SCATTER || SUBTILES == 1 && (BACKWARD || TEAM > 1), "shares of one sub-tile");
+static_assert(!SCATTER || BACKWARD && STAGED && !CLUSTER && K_WARPS == 1 && SUBTILES == 1, "shares");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");
 static_assert(LAYERS == 1 || !SCATTER && CHUNKS == 1, "layers at once");
 static_assert(TEAM == 1 || SCATTER, "teams exchange shares");

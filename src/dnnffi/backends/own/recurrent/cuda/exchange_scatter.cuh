@@ -1,8 +1,9 @@
 #pragma once
-/* Reduce-scatter through L2 (split-K): a block multiplies the words of few units by the rows of w_hh of all
-   units, and sends each block its share, the partial sums of that block's units. A TEAM has blocks that
-   exchange their words first, and then send shares to the blocks of their own place in all teams; in a team of
-   one block words do not leave it. `exchange_flags.cuh` has the protocol and its proof. */
+/* Reduce-scatter through L2 (split-K), of a backward pass: a block multiplies the words of few units, the gradients
+   of their gates, by the rows of w_hh of these gates, and sends each block its share, the partial sums of that
+   block's units. A TEAM has blocks that exchange their words first, and then send shares to the blocks of their own
+   place in all teams; in a team of one block words do not leave it. `exchange_flags.cuh` has the protocol and its
+   proof. */
 
 #include "block.cuh"
 #include "gather.cuh"
@@ -89,21 +90,17 @@ struct SharedSums
         for (int r = 0; r < ADDED; r++) at[threadIdx.x + r * THREADS] = added.of[r];
     }
 
-    /* The sums of all gates of a cell: of row e, 0 or 1, of the thread's pair of rows. */
-    DEVICE void add_up(float *sums, const Task &task, int e) const
+    /* The sum of a cell: of row e, 0 or 1, of the thread's pair of rows. */
+    DEVICE void add_up(float *sum, const Task &task, int e) const
     {
+        const int octet = task.octet, column = task.column;
+        const int pair = ROW_PAIRS ? octet * (COLUMNS / 2) + column / 2 : octet / 2 * COLUMNS + column;
+        const int second = ROW_PAIRS ? column % 2 : octet % 2;
+        *sum = 0;
 #pragma unroll
-        for (int gate = 0; gate < OCTET_GATES; gate++) {
-            const int half = task.octet * OCTET_GATES + gate;
-            const int pair =
-                ROW_PAIRS ? half * (COLUMNS / 2) + task.column / 2 : half / 2 * COLUMNS + task.column;
-            const int second = ROW_PAIRS ? task.column % 2 : half % 2;
-            sums[gate] = 0;
-#pragma unroll
-            for (int adder = 0; adder < ADDERS; adder++) {
-                const float4 *of_lane = at + adder * SHARE_WORDS + pair * 32 + task.lane;
-                sums[gate] += ((const float *)of_lane)[second * 2 + task.odd + e];
-            }
+        for (int adder = 0; adder < ADDERS; adder++) {
+            const float4 *of_lane = at + adder * SHARE_WORDS + pair * 32 + task.lane;
+            *sum += ((const float *)of_lane)[second * 2 + task.odd + e];
         }
     }
 };
@@ -146,15 +143,14 @@ struct ReduceScatter : ExchangeDefaults
 
     /* Sends what a task has written into the stream `stream` of the ring to its team: the words of a gate. Those
        of a team of one block are staged. */
-    DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task,
-                     float scale = 1) const
+    DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task) const
     {
 #pragma unroll
         for (int first = 0; first < TASK_WORDS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS) continue;
             const auto [word, row] = WordPlace(i, task);
-            const uint4 factors = factors_of(ring, stream, word, row, scale);
+            const uint4 factors = factors_of(ring, stream, word, row);
             if constexpr (TEAM == 1) {
                 staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors;
             } else {

@@ -281,8 +281,6 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 inputs.read_all(slot, block.order, block.warp, block.lane);
             };
             if (!POLL_FIRST) load_inputs();
-            /* Reduce-scatter: multiplies h of the block's team, and sends partial sums. */
-            exchange.scatter(step, sub, weights);
             auto gather = exchange.gather(step, sub, block.order > 0, true);
 
             /* Receive and multiply: each word as it comes. */

@@ -45,9 +45,9 @@ struct Origin
         if constexpr (SCATTER) {
             constexpr int WORDS_OF_TEAM = TEAM * BLOCK_WORDS;
             const int block = half / BLOCK_HALVES * TEAM + rank % TEAM;
-            unit = block * UNITS + half % BLOCK_HALVES / OCTET_GATES * 8 + row;
+            unit = block * UNITS + half % BLOCK_HALVES * 8 + row;
             first = rank / TEAM * TEAM * UNITS + k % WORDS_OF_TEAM * K_WORD;
-            gate = BACKWARD ? k / WORDS_OF_TEAM : number;
+            gate = k / WORDS_OF_TEAM;
             there = there && first < HIDDEN;
         } else {
             const bool own = LAYERS == 1 || k >= PART_WORDS;
