@@ -129,8 +129,8 @@ def configs(kind: Any, network: Network, chip: Any) -> list[Any]:
     from dnnffi.backends.own.recurrent.cost_model import step_us
 
     layer = Layer(network.batch, network.directions, chip)
-    found = [*search.whole_rows(kind, layer), *search.worth_measuring(kind, layer)]
-    for way in (search.gathering, search.scattered, search.clustered):
+    found = [*search.select_whole_rows(kind, layer), *search.select_configs(kind, layer)]
+    for way in (search.find_gathers, search.find_scatters, search.find_clusters):
         found += sorted(way(kind, layer), key=lambda one: step_us(one, layer))[:OF_EACH_WAY]
     return list(dict.fromkeys(found))[:CONFIGS]
 

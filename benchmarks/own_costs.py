@@ -86,10 +86,10 @@ def layer_of(network: Network, chip: Chip) -> Layer:
 
 def drawn(kind: Kind, layer: Layer, each: int, dice: random.Random) -> list[KernelConfig]:
     """Return what the tuner would measure, and ``each`` others of each way to exchange."""
-    found = dict.fromkeys(search.worth_measuring(kind, layer))
+    found = dict.fromkeys(search.select_configs(kind, layer))
     kinds = (kind, kind._replace(narrow=True)) if kind.can_be_narrow else (kind,)
     for one in kinds:
-        for way in (search.gathering, search.scattered, search.clustered):
+        for way in (search.find_gathers, search.find_scatters, search.find_clusters):
             some = sorted(way(one, layer), key=lambda config: step_us(config, layer))
             near = [
                 config

@@ -23,7 +23,7 @@ from own_compare import Network, Run, milliseconds, problem_of
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer
-from dnnffi.backends.own.recurrent.search import worth_measuring
+from dnnffi.backends.own.recurrent.search import select_configs
 from dnnffi.device.cupy import cupy_memory, import_cupy
 
 PHASES = "load inputs", "receive and multiply", "reduce", "cells and send", "store"
@@ -93,8 +93,8 @@ def main() -> None:
     network = Network(options.mode, options.dtype, options.hidden, options.batch)
     layer = Layer(network.batch, 1, OwnCandidates(cupy_memory()).chip())
     kind = Kind(network.mode, network.hidden, network.dtype, True, options.backward)
-    other = worth_measuring(kind._replace(backward=not options.backward), layer)[0]
-    at_once = [one for one in worth_measuring(kind, layer) if one.waves(layer) == 1]
+    other = select_configs(kind._replace(backward=not options.backward), layer)[0]
+    at_once = [one for one in select_configs(kind, layer) if one.waves(layer) == 1]
     for config in at_once[: options.most]:
         print("\n".join(measure(network, config, other)), flush=True)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import gathered_words, shared_words
-from dnnffi.backends.own.recurrent.search import whole_rows, worth_measuring
+from dnnffi.backends.own.recurrent.search import select_configs, select_whole_rows
 from dnnffi.bench.summary import (
     CAPTURED,
     GRAPH,
@@ -144,8 +144,8 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     kind = Kind(shape["mode"], shape["hidden_size"], shape["dtype"])
     batch, directions = shape["batch"], shape["directions"]
     layer = Layer(batch, directions, H200)
-    found = [one for one in worth_measuring(kind, layer) if not one.cluster]
-    if not found or steps is None or whole_rows(kind, layer):
+    found = [one for one in select_configs(kind, layer) if not one.cluster]
+    if not found or steps is None or select_whole_rows(kind, layer):
         return "-"
     one = found[0]
     at_once = H200.multiprocessors // one.blocks

@@ -29,7 +29,7 @@ from dnnffi.backends.own.image_copy import copy_kernel
 from dnnffi.backends.own.recurrent import kernels, search
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import step_us
-from dnnffi.backends.own.recurrent.divisions import sharing
+from dnnffi.backends.own.recurrent.divisions import find_scatter_divisions
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
 from dnnffi.backends.own.relayout import relayout_kernel
@@ -80,7 +80,7 @@ def resources(log: str) -> dict[str, Resources]:
 
 def _most_promising(kind: Kind, batch: int) -> KernelConfig:
     """Return the first configuration that is not a cluster."""
-    found = search.worth_measuring(kind, Layer(batch, 1, H100))
+    found = search.select_configs(kind, Layer(batch, 1, H100))
     return next(one for one in found if not one.cluster)
 
 
@@ -109,7 +109,7 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
         ):
             kind = Kind(mode, hidden, dtype, **training, layers=layers)
             layer = Layer(batch, 1, H100)
-            found = search.clustered(kind, layer)
+            found = search.find_clusters(kind, layer)
             words = f"{mode} {dtype} {hidden} clustered {layers} {phase}"
             yield words, min(found, key=partial(step_us, layer=layer))
         for mode, dtype, hidden, batch in (
@@ -118,12 +118,12 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
         ):
             kind = Kind(mode, hidden, dtype, **training)
             words = f"{mode} {dtype} {hidden} whole_rows {phase}"
-            yield words, search.whole_rows(kind, Layer(batch, 1, H100))[0]
+            yield words, search.select_whole_rows(kind, Layer(batch, 1, H100))[0]
         kind = Kind("lstm", 256, "float16", **training)
-        found = search.layers_at_once(kind, Layer(8, 1, H100), 2, steps=100)[0]
+        found = search.select_layers_at_once(kind, Layer(8, 1, H100), 2, steps=100)[0]
         yield f"lstm float16 256 at once {phase}", found
     kind, layer = Kind("lstm", 1536, "bfloat16", True, True), Layer(16, 1, H100)
-    shares = min(sharing(kind, layer, rows=16), key=partial(step_us, layer=layer))
+    shares = min(find_scatter_divisions(kind, layer, rows=16), key=partial(step_us, layer=layer))
     yield "lstm bfloat16 1536 scattered backward", shares
     kind = Kind("lstm", 512, "float16", **inference)
     yield "lstm float16 512 inference", _most_promising(kind, 64)

@@ -12,7 +12,7 @@ import pytest
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.config import Chip, Kind, Layer
-from dnnffi.backends.own.recurrent.search import worth_measuring
+from dnnffi.backends.own.recurrent.search import select_configs
 from dnnffi.backends.own.source import text_of
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -46,7 +46,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(tool):
 def test_a_warp_of_each_block_has_counts(tool):
     kind = Kind("lstm", 1024, "float16", training=True)
     layer = Layer(64, 2, Chip(132, 232_448))
-    one = next(one for one in worth_measuring(kind, layer) if one.waves(layer) == 1)
+    one = next(one for one in select_configs(kind, layer) if one.waves(layer) == 1)
     blocks = 2 * one.groups(64) * one.blocks
     network = tool["Network"]("lstm", "float16", 1024, 64, 2)
     assert tool["shape_of"](one, network) == (16, blocks, one.threads // 32, 5)

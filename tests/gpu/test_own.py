@@ -15,7 +15,12 @@ from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.config import Kind, Layer, of_whole_rows
 from dnnffi.backends.own.recurrent.cost_model import step_us
-from dnnffi.backends.own.recurrent.search import clustered, gathering, scattered, worth_measuring
+from dnnffi.backends.own.recurrent.search import (
+    find_clusters,
+    find_gathers,
+    find_scatters,
+    select_configs,
+)
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
@@ -59,12 +64,12 @@ check = partial(conformance.check, asarray=cupy.asarray, backend=OWN)
 def exchange(request, monkeypatch):
     """How the blocks of small layers exchange words."""
     if request.param != "not at all":
-        monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+        monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
     if request.param == "in clusters":
-        monkeypatch.setattr(candidates, "worth_measuring", clusters_first)
+        monkeypatch.setattr(candidates, "select_configs", clusters_first)
     if request.param == "through memory":
-        monkeypatch.setattr(candidates, "worth_measuring", without_clusters)
-        monkeypatch.setattr(candidates, "clusters_of_layers", lambda *_: ())
+        monkeypatch.setattr(candidates, "select_configs", without_clusters)
+        monkeypatch.setattr(candidates, "select_layer_clusters", lambda *_: ())
     return request.param
 
 
@@ -74,11 +79,11 @@ def first(found, layer, most=1):
 
 
 def clusters_first(kind, layer):
-    return (*first(clustered(kind, layer), layer), *worth_measuring(kind, layer))
+    return (*first(find_clusters(kind, layer), layer), *select_configs(kind, layer))
 
 
 def without_clusters(kind, layer):
-    return first(gathering(kind, layer), layer)
+    return first(find_gathers(kind, layer), layer)
 
 
 @pytest.mark.usefixtures("exchange")
@@ -130,11 +135,11 @@ def test_any_number_of_steps(mode, steps):
 def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, layout, monkeypatch):
     kind = Kind(mode, hidden_size, dtype, True, True, strict=math == "strict")
     layer = Layer(batch, 1, OwnCandidates(cupy_memory()).chip())
-    shares = first(scattered(kind, layer), layer, 2)
+    shares = first(find_scatters(kind, layer), layer, 2)
     if not shares:
         pytest.skip("this device has no room for one")
 
-    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+    monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, dtype=dtype)
     case = case_of(spec, 7, batch, layout=layout, options=OPTIONS._replace(math=math))
     check_each(shares, case, monkeypatch)
@@ -149,7 +154,7 @@ def check_each(found, case, monkeypatch):
                 return without_clusters(kind, layer)
             return (one._replace(kind=kind._replace(narrow=one.kind.narrow)),)
 
-        monkeypatch.setattr(candidates, "worth_measuring", only)
+        monkeypatch.setattr(candidates, "select_configs", only)
         check(case)
 
 
@@ -171,7 +176,7 @@ def test_forwards_of_large_layers(mode, dtype, hidden_size, batch, layout, monke
     layer = Layer(batch, 1, chip._replace(l2_bytes=0))
     kind = Kind(mode, hidden_size, dtype, training=True)
     kind = kind._replace(narrow=kind.can_be_narrow)
-    wide = [one for one in gathering(kind, layer) if one.rows > 16 or one.chunks > 1]
+    wide = [one for one in find_gathers(kind, layer) if one.rows > 16 or one.chunks > 1]
     found = first(wide, layer, 2) + first([one for one in wide if one.stream_ring], layer)
     if not found:
         pytest.skip("this device has no room for one")
@@ -205,7 +210,7 @@ def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
     def chosen(kind, *_):
         return (of_whole_rows(kind, rows, parts, blocks),)
 
-    monkeypatch.setattr(candidates, "whole_rows", chosen)
+    monkeypatch.setattr(candidates, "select_whole_rows", chosen)
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, num_layers=2, dtype=dtype)
     case = case_of(spec, 9, 19, layout=layout)
     (forward, backward), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)
@@ -216,13 +221,13 @@ def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
 @pytest.fixture
 def narrow(monkeypatch):
     """Forwards in float32 with recurrent products of float16, of any size."""
-    for other in ("whole_rows", "clusters_of_layers", "layers_at_once"):
+    for other in ("select_whole_rows", "select_layer_clusters", "select_layers_at_once"):
         monkeypatch.setattr(candidates, other, lambda *_: ())
 
     def narrow_alone(kind, layer):
         return without_clusters(kind._replace(narrow=kind.can_be_narrow), layer)
 
-    monkeypatch.setattr(candidates, "worth_measuring", narrow_alone)
+    monkeypatch.setattr(candidates, "select_configs", narrow_alone)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -266,8 +271,8 @@ def test_products_of_float16_in_clusters(mode, hidden_size, layout, monkeypatch)
     def narrow_alone(kind, layer):
         return clusters_first(kind._replace(narrow=kind.can_be_narrow), layer)
 
-    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
-    monkeypatch.setattr(candidates, "worth_measuring", narrow_alone)
+    monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
+    monkeypatch.setattr(candidates, "select_configs", narrow_alone)
     spec = RNNSpec(mode=mode, input_size=24, hidden_size=hidden_size, bidirectional=True)
     case = case_of(spec, 9, 19, layout=layout)
     (forward, _), *_ = OwnCandidates(cupy_memory())._pairs(case.problem)

@@ -410,7 +410,7 @@ def configurations(own, memory, monkeypatch, problem, *architecture):
 @pytest.fixture
 def no_whole_rows(monkeypatch):
     """Tensor cores alone."""
-    monkeypatch.setattr(candidates, "whole_rows", lambda *_: ())
+    monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
 
 
 def test_a_layer_of_few_units_has_whole_rows(own, memory, monkeypatch):

@@ -22,16 +22,16 @@ from dnnffi.backends.own.recurrent.config import (
     of_whole_rows,
 )
 from dnnffi.backends.own.recurrent.cost_model import step_us
-from dnnffi.backends.own.recurrent.divisions import divisions, placed
+from dnnffi.backends.own.recurrent.divisions import find_divisions, set_streaming
 from dnnffi.backends.own.recurrent.search import (
-    clustered,
-    clusters_of_layers,
-    gathering,
-    in_both_orders,
-    layers_at_once,
-    scattered,
-    whole_rows,
-    worth_measuring,
+    find_clusters,
+    find_gathers,
+    find_scatters,
+    order_loads,
+    select_configs,
+    select_layer_clusters,
+    select_layers_at_once,
+    select_whole_rows,
 )
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -156,7 +156,7 @@ def test_a_wrong_division_does_not_compile(name, change):
 def divided():
     """A division without room in shared memory that is not used."""
     kind = Kind("lstm", 1024, "float16", training=True)
-    return gathering(kind, Layer(64, 1, H200))[0]
+    return find_gathers(kind, Layer(64, 1, H200))[0]
 
 
 def test_a_division_has_what_the_source_asserts():
@@ -197,7 +197,7 @@ def check(found, kind, batch, chip):
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
 def test_forwards_in_float32_have_products_of_float16(mode):
     def narrow(kind, batch):
-        return {one.kind.narrow for one in worth_measuring(kind, Layer(batch, 1, H200))}
+        return {one.kind.narrow for one in select_configs(kind, Layer(batch, 1, H200))}
 
     kind = Kind(mode, 512, "float32")
     assert True in narrow(kind, 64)
@@ -209,7 +209,7 @@ def test_forwards_in_float32_have_products_of_float16(mode):
 
 def check_offered(kind, layer):
     """Checks that what is offered fits, and is in the order of its estimates."""
-    found = worth_measuring(kind, layer)
+    found = select_configs(kind, layer)
     for narrow in (False, True):
         some = [one for one in found if one.kind.narrow == narrow]
         check(some, kind._replace(narrow=narrow), layer.batch, layer.chip)
@@ -240,12 +240,12 @@ def test_an_h200_has_something_for_every_hidden_size():
     for hidden in dice.sample(range(1, 4097), 400):
         kind = dice.choice(KINDS)._replace(hidden=hidden, narrow=False)
         layer = Layer(dice.choice([1, 5, 64, 300]), dice.choice([1, 2]), H200)
-        assert worth_measuring(kind, layer), (kind, layer)
+        assert select_configs(kind, layer), (kind, layer)
 
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_what_gathers_through_memory_fits(kind, batch, directions, chip):
-    found = gathering(kind, Layer(batch, directions, chip))
+    found = find_gathers(kind, Layer(batch, directions, chip))
     check(found, kind, batch, chip)
     for one in found:
         assert one.rows <= 16 or one.threads >= 256
@@ -257,9 +257,9 @@ def test_a_layer_whose_words_come_late_reads_its_inputs_first():
     """In a short step; of the first that stages words, both orders are measured."""
     layer = Layer(64, 1, H200)
     for hidden, is_short in ((128, True), (1536, False)):
-        staged = [one for one in gathering(Kind("lstm", hidden, "float16"), layer) if one.staged]
+        staged = [one for one in find_gathers(Kind("lstm", hidden, "float16"), layer) if one.staged]
         some = sorted(staged, key=lambda one: step_us(one, layer))[:3]
-        first, other, *rest = in_both_orders(some, layer)
+        first, other, *rest = order_loads(some, layer)
         assert (step_us(first, layer) < 1.2) == is_short
         assert first.poll_first != is_short
         assert other == first._replace(poll_first=is_short)
@@ -269,7 +269,7 @@ def test_a_layer_whose_words_come_late_reads_its_inputs_first():
 @given(kinds(1024), st.integers(1, 300), st.sampled_from([1, 2]), st.integers(1, 9))
 def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions, layers):
     kind = kind._replace(layers=layers)
-    found = clustered(kind, Layer(batch, directions, H200))
+    found = find_clusters(kind, Layer(batch, directions, H200))
     check(found, kind, batch, H200)
     for one in found:
         assert one.cluster
@@ -277,12 +277,12 @@ def test_a_cluster_has_room_and_all_of_its_weights(kind, batch, directions, laye
         assert one.group_blocks <= 8
         assert (one.subtiles, one.k_streamed, one.exchange_bytes(9)) == (1, 0, 0)
         assert one.groups(batch) * directions * one.group_blocks <= H200.multiprocessors
-    assert len(clusters_of_layers(kind._replace(layers=1), Layer(batch, 1, H200), layers)) <= 2
+    assert len(select_layer_clusters(kind._replace(layers=1), Layer(batch, 1, H200), layers)) <= 2
 
 
 @given(kinds(300), st.integers(1, 600), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_a_block_has_room_for_whole_rows_and_all_weights(kind, batch, directions, chip):
-    found = whole_rows(kind, Layer(batch, directions, chip))
+    found = select_whole_rows(kind, Layer(batch, directions, chip))
     check(found, kind, batch, chip)
     assert len(found) <= 2
     weights = kind.gates * kind.padded**2
@@ -298,7 +298,7 @@ def test_layers_of_few_units_have_whole_rows():
     def found(mode, hidden, batch):
         return [
             (one.rows, one.parts)
-            for one in whole_rows(Kind(mode, hidden, "float32"), Layer(batch, 1, H200))
+            for one in select_whole_rows(Kind(mode, hidden, "float32"), Layer(batch, 1, H200))
         ]
 
     assert found("lstm", 64, 16) == [(1, 2), (1, 4)]
@@ -310,7 +310,7 @@ def test_layers_of_few_units_have_whole_rows():
 
 @given(kinds(600), st.integers(1, 100), st.integers(2, 5), st.sampled_from([H200, SMALL]))
 def test_layers_at_once_have_room_and_all_of_their_weights(kind, batch, layers, chip):
-    found = layers_at_once(kind, Layer(batch, 1, chip), layers, steps=100)
+    found = select_layers_at_once(kind, Layer(batch, 1, chip), layers, steps=100)
     check(found, kind._replace(layers=layers), batch, chip)
     for one in found:
         blocks = one.groups(batch) * one.group_blocks
@@ -324,18 +324,20 @@ def test_layers_at_once_have_room_and_all_of_their_weights(kind, batch, layers, 
 
 def test_layers_run_at_once_where_they_are_small():
     def found(hidden, batch, steps=100):
-        return layers_at_once(Kind("lstm", hidden, "float16"), Layer(batch, 1, H200), 2, steps)
+        return select_layers_at_once(
+            Kind("lstm", hidden, "float16"), Layer(batch, 1, H200), 2, steps
+        )
 
     assert len(found(256, 8)) == 2
     assert not found(512, 64)  # a step takes longer than one of each layer
     assert not found(2048, 8)  # the weights of both do not fit
-    assert layers_at_once(Kind("rnn_tanh", 1024, "float16"), Layer(8, 1, H200), 4, steps=100)
+    assert select_layers_at_once(Kind("rnn_tanh", 1024, "float16"), Layer(8, 1, H200), 4, steps=100)
     assert not found(256, 8, steps=100_000)  # the words of all steps take too much memory
 
 
 @given(kinds(), st.integers(1, 300), st.sampled_from([1, 2]), st.sampled_from([H200, SMALL]))
 def test_blocks_that_exchange_shares_have_room(kind, batch, directions, chip):
-    found = scattered(kind, Layer(batch, directions, chip))
+    found = find_scatters(kind, Layer(batch, directions, chip))
     check(found, kind, batch, chip)
     assert kind.backward or not found
     for one in found:
@@ -348,18 +350,20 @@ def test_blocks_that_exchange_shares_have_room(kind, batch, directions, chip):
 def test_weights_that_l2_has_no_room_for_are_far():
     """Those of all blocks of a launch count, and half of what they exchange."""
     layer = Layer(64, 1, H200)
-    one = next(one for one in gathering(Kind("lstm", 2816, "float16"), layer) if one.rows == 64)
+    one = next(one for one in find_gathers(Kind("lstm", 2816, "float16"), layer) if one.rows == 64)
     without = one._replace(far=False, stream_ring=0, k_shared=one.k_shared + one.stream_ring)
     near = without._replace(rows=16, subtiles=1, chunks=1, k_shared=0)
     near = near._replace(k_shared=near.warp_k - near.k_registers)
     read = without.blocks * without.streamed_bytes + without.exchange_bytes(1) / 2
     least = H200._replace(l2_bytes=int(read / 0.68) + 1)
-    assert not placed(without, Layer(64, 1, least)).far
-    assert placed(without, Layer(64, 1, least._replace(l2_bytes=least.l2_bytes - 2))).far
+    assert not set_streaming(without, Layer(64, 1, least)).far
+    assert set_streaming(without, Layer(64, 1, least._replace(l2_bytes=least.l2_bytes - 2))).far
     # One group at once.
-    assert placed(without, Layer(640, 2, least)) == placed(without, Layer(64, 1, least))
-    assert placed(near, Layer(64, 1, H200)) == near
-    assert placed(one, Layer(64, 1, H200)) == one  # whatever it was placed for before
+    assert set_streaming(without, Layer(640, 2, least)) == set_streaming(
+        without, Layer(64, 1, least)
+    )
+    assert set_streaming(near, Layer(64, 1, H200)) == near
+    assert set_streaming(one, Layer(64, 1, H200)) == one  # whatever was set before
     assert step_us(one._replace(far=True), layer) > step_us(one._replace(far=False), layer)
 
 
@@ -374,14 +378,14 @@ def test_weights_that_l2_has_no_room_for_are_far():
 )
 def test_large_layers_exchange_shares_and_small_ones_gather(mode, dtype, hidden, batch, shares):
     kind = Kind(mode, hidden, dtype, training=True, backward=True)
-    found = worth_measuring(kind, Layer(batch, 1, H200))
+    found = select_configs(kind, Layer(batch, 1, H200))
     assert {one.scatter for one in found} == shares
 
 
 def test_teams_grow_with_the_layer():
     layer = Layer(32, 1, H200)
     kinds = [Kind("lstm", hidden, "float16", True, True) for hidden in (256, 1024, 2048)]
-    least = [min(scattered(kind, layer), key=lambda one: step_us(one, layer)) for kind in kinds]
+    least = [min(find_scatters(kind, layer), key=lambda one: step_us(one, layer)) for kind in kinds]
     teams = [one.team for one in least]
     assert teams == sorted(teams)
     assert teams[0] == 1 < teams[-1]
@@ -390,25 +394,25 @@ def test_teams_grow_with_the_layer():
 @pytest.mark.parametrize("hidden", [8, 64, 128, 200, 256])
 def test_a_small_layer_can_be_a_clusters(hidden):
     kind = Kind("lstm", hidden, "float16")
-    assert clustered(kind, Layer(64, 1, H200))
-    assert not clustered(kind, Layer(64, 1, H200._replace(clusters=False)))
+    assert find_clusters(kind, Layer(64, 1, H200))
+    assert not find_clusters(kind, Layer(64, 1, H200._replace(clusters=False)))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_small_chip_has_something_for_a_small_layer(kind):
-    assert gathering(kind._replace(hidden=256), Layer(16, 1, SMALL))
+    assert find_gathers(kind._replace(hidden=256), Layer(16, 1, SMALL))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.gates == 4], ids=str)
 def test_a_chip_without_room_has_nothing(kind):
-    assert not worth_measuring(
+    assert not select_configs(
         kind._replace(hidden=4096, narrow=False), Layer(64, 2, Chip(1, 50_000))
     )
 
 
 @given(kinds(), st.sampled_from([8, 16, 40]), st.sampled_from([(8, 1), (16, 1), (16, 2)]))
 def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, units, shape):
-    for one in divisions(kind, H200, units, *shape):
+    for one in find_divisions(kind, H200, units, *shape):
         # A step of k more in shared memory would not fit, unless there is none left.
         free = H200.shared_bytes - one.shared_bytes
         assert one.k_streamed == 0 or free < one.shared_step_bytes
@@ -427,7 +431,7 @@ def test_weights_go_to_registers_then_to_shared_memory_then_to_memory(kind, unit
     st.integers(2, 12),
 )
 def test_a_chunk_has_words_and_a_thread_room_for_its_part(kind, units, shape, chunks):
-    for one in divisions(kind, H200, units, *shape, chunks=chunks):
+    for one in find_divisions(kind, H200, units, *shape, chunks=chunks):
         check([one], kind, one.group_rows, H200._replace(multiprocessors=one.blocks))
         assert (one.staged, one.cluster, one.scatter) == (True, False, False)
         assert one.warp_k == chunks * one.chunk_k
@@ -448,7 +452,7 @@ def test_a_chunk_has_words_and_a_thread_room_for_its_part(kind, units, shape, ch
 )
 def test_a_large_layer_can_come_in_chunks(kind, rows, chunks):
     units = -(-kind.padded // H200.multiprocessors // 8) * 8
-    assert any(divisions(kind, H200, units, rows, 1, chunks=chunks))
+    assert any(find_divisions(kind, H200, units, rows, 1, chunks=chunks))
 
 
 def test_sums_of_many_rows_leave_fewer_steps_in_registers():
@@ -456,7 +460,7 @@ def test_sums_of_many_rows_leave_fewer_steps_in_registers():
     found = [
         max(
             one.k_registers
-            for one in divisions(kind, H200, 16, rows, 1, chunks=chunks)
+            for one in find_divisions(kind, H200, 16, rows, 1, chunks=chunks)
             if (one.tile_warps, one.k_warps) == (1, 8)
         )
         for rows, chunks in ((16, 1), (16, 2), (32, 4), (64, 8))
@@ -468,5 +472,5 @@ def test_sums_of_many_rows_leave_fewer_steps_in_registers():
 def test_all_divisions_of_a_kind_are_distinct():
     for kind in KINDS:
         for units, (rows, subtiles) in itertools.product((8, 32), ((8, 1), (16, 2))):
-            found = list(divisions(kind._replace(hidden=200), H200, units, rows, subtiles))
+            found = list(find_divisions(kind._replace(hidden=200), H200, units, rows, subtiles))
             assert len(set(found)) == len(found) > 0

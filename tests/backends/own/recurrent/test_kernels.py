@@ -22,7 +22,7 @@ from dnnffi.backends.own import source
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
-from dnnffi.backends.own.recurrent.search import worth_measuring
+from dnnffi.backends.own.recurrent.search import select_configs
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -435,8 +435,8 @@ def test_what_is_chosen_gives_what_the_reference_gives(cublas, mode, dtype, mult
     setup = Setup(mode, dtype, int(rng.integers(8, 70)), {}, {}, packed=bool(rng.integers(2)))
     problem = setup.problem(rng, steps=3, batch=int(rng.integers(1, 40)))
     layer = Layer(problem.batch, problem.spec.num_directions, chip)
-    forward = worth_measuring(kind_of(problem), layer)[-1]
-    backward = worth_measuring(kind_of(problem, True), layer)[-1]
+    forward = select_configs(kind_of(problem), layer)[-1]
+    backward = select_configs(kind_of(problem, True), layer)[-1]
     case = conformance.Case(problem, True, seed)
     arrays = conformance.arrays_of(case)
     with Network(cublas, problem, forward, backward, room=multiprocessors) as network:

@@ -21,7 +21,7 @@ from dnnffi.backends.own.recurrent.kernels import (
 )
 from dnnffi.backends.own.recurrent.one_step import Division
 from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
-from dnnffi.backends.own.recurrent.search import gathering
+from dnnffi.backends.own.recurrent.search import find_gathers
 from dnnffi.backends.own.source import CONFIG_HEADER, text_of, with_headers
 from dnnffi.cli.sources import code
 from dnnffi.errors import LibraryNotFoundError
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[4]
 def example():
     """The forward kernel for an LSTM in float16 with 1024 units, and a batch of 64 rows."""
     kind = Kind("lstm", 1024, "float16", training=True)
-    found = gathering(kind, Layer(64, 1, H100))
+    found = find_gathers(kind, Layer(64, 1, H100))
     return next(one for one in found if one[1:6] == (32, 16, 1, 4, 2) and one.chunks == 1)
 
 

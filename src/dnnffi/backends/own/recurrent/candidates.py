@@ -30,10 +30,10 @@ from dnnffi.backends.own.recurrent.one_step_training import (
     training_kernels,
 )
 from dnnffi.backends.own.recurrent.search import (
-    clusters_of_layers,
-    layers_at_once,
-    whole_rows,
-    worth_measuring,
+    select_configs,
+    select_layer_clusters,
+    select_layers_at_once,
+    select_whole_rows,
 )
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import AddressExecutor
@@ -282,13 +282,13 @@ def _ways(
     Where all layers run at once, or where few blocks have whole rows, a few of the others suffice.
     """
     layer = Layer(sizes.max_rows, spec.num_directions, chip)
-    rows, found = whole_rows(kind, layer), worth_measuring(kind, layer)
+    rows, found = select_whole_rows(kind, layer), select_configs(kind, layer)
     if rows:
         found = found[:2]
     if spec.num_layers == 1 or spec.bidirectional:
         return [(*rows, *found)]
-    together = clusters_of_layers(kind, layer, spec.num_layers)
-    at_once = layers_at_once(kind, layer, spec.num_layers, sizes.max_steps)
+    together = select_layer_clusters(kind, layer, spec.num_layers)
+    at_once = select_layers_at_once(kind, layer, spec.num_layers, sizes.max_steps)
     if together or at_once:
         found = found[:3]
     return [rows, together, at_once, found]

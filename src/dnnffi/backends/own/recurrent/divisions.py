@@ -40,7 +40,7 @@ _KEPT_IN_L2 = 0.68
 """The share of L2 that keeps what a step reads until the next step, fitted to steps on an H100."""
 
 
-def divisions(
+def find_divisions(
     kind: Kind,
     chip: Chip,
     units: int,
@@ -50,9 +50,9 @@ def divisions(
     cluster: bool = False,
     chunks: int = 1,
 ) -> Iterator[KernelConfig]:
-    """All divisions of a block's work among warps that the chip has room for.
+    """Yield all divisions of a block's work among warps that fit on the chip.
 
-    With several ``chunks``, those of which each has words, and a thread room for its part of one.
+    With several ``chunks``, each has words, and a thread has registers for its part of one.
     """
     ring = 4 if rows * subtiles <= 16 else 3
     if chunks > 1 and rows > 16:
@@ -78,8 +78,8 @@ def divisions(
             yield _with_weights(empty, chip)
 
 
-def sharing(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
-    """Divisions of a backward pass whose blocks exchange shares, of all groups at once."""
+def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
+    """Yield divisions of a backward pass whose blocks exchange shares, of all groups at once."""
     chip = layer.chip
     most = chip.multiprocessors // (-(-layer.batch // rows) * layer.directions)
     if not most:
@@ -95,11 +95,11 @@ def sharing(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:
-                yield placed(_with_weights(empty, chip), layer)
+                yield set_streaming(_with_weights(empty, chip), layer)
 
 
-def placed(config: KernelConfig, layer: Layer) -> KernelConfig:
-    """The same with what depends on how much all blocks read: ``far`` and ``stream_ring``.
+def set_streaming(config: KernelConfig, layer: Layer) -> KernelConfig:
+    """Return the configuration with ``far`` and ``stream_ring``, which depend on what blocks read.
 
     It is far if L2 does not keep what blocks read until the next step. Then some of the memory of
     weights that stay is used to ask for the others ahead; so it is in chunks, whose products are

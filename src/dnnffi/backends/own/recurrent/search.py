@@ -14,11 +14,11 @@ from math import log2
 from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer, of_whole_rows
 from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import (
-    divisions,
+    find_divisions,
+    find_scatter_divisions,
     least_units,
-    placed,
     row_registers,
-    sharing,
+    set_streaming,
 )
 
 _MAX_KERNELS = 3, 2
@@ -61,21 +61,25 @@ words are all kept."""
 
 
 @lru_cache(maxsize=256)
-def worth_measuring(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
-    """Return configurations with tensor cores, the most promising first; none where none fits.
+def select_configs(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
+    """Return the configurations with tensor cores to measure, the fastest by estimate first.
 
-    A forward pass in float32 can also have products of float16.
+    The tuple is empty if none fits. A forward pass in float32 can also have products of float16.
     """
     kinds = (kind, kind._replace(narrow=True)) if kind.can_be_narrow else (kind,)
     found = [
         one
         for each in kinds
-        for one in (*gathering(each, layer), *scattered(each, layer), *clustered(each, layer))
+        for one in (
+            *find_gathers(each, layer),
+            *find_scatters(each, layer),
+            *find_clusters(each, layer),
+        )
     ]
-    return in_both_orders(_promising(found, layer, _MAX_KERNELS[kind.backward]), layer)
+    return order_loads(_select_likely(found, layer, _MAX_KERNELS[kind.backward]), layer)
 
 
-def _promising(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
+def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
     """Return the kernels with the least estimates: few of each shape, none far behind the first."""
     estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
     chosen: list[KernelConfig] = []
@@ -89,8 +93,8 @@ def _promising(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[K
     return chosen
 
 
-def in_both_orders(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfig, ...]:
-    """Return the same with the order of a step's loads, of the first that stages words both.
+def order_loads(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfig, ...]:
+    """Return configurations with an order of a step's loads; the first that stages words has both.
 
     Which order is faster depends on when words arrive.
     """
@@ -108,14 +112,14 @@ def in_both_orders(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfi
     return tuple(ordered)
 
 
-def gathering(kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return those whose blocks gather words through L2, in the most promising shapes."""
+def find_gathers(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return configurations whose blocks gather words through L2, in the likely shapes."""
     rooms: dict[tuple[int, int, int], list[KernelConfig]] = {}
     least: dict[tuple[int, int, int], float] = {}
-    for units, rows, subtiles, chunks in dict.fromkeys(_shapes(kind, layer)):
+    for units, rows, subtiles, chunks in dict.fromkeys(_list_shapes(kind, layer)):
         room = [
             one
-            for one in divisions(kind, layer.chip, units, rows, subtiles, chunks=chunks)
+            for one in find_divisions(kind, layer.chip, units, rows, subtiles, chunks=chunks)
             if one.group_blocks <= layer.chip.multiprocessors
             and (rows <= 16 or one.threads >= _MIN_WIDE_THREADS)
         ]
@@ -123,13 +127,13 @@ def gathering(kind: Kind, layer: Layer) -> list[KernelConfig]:
             shape = units, rows, subtiles
             rooms.setdefault(shape, []).extend(room)
             typical = min(room, key=lambda one: abs(one.tile_warps * one.k_warps - 8))
-            estimate = step_us(placed(typical, layer), layer)
+            estimate = step_us(set_streaming(typical, layer), layer)
             least[shape] = min(estimate, least.get(shape, estimate))
     best = sorted(rooms, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
-    return [placed(one, layer) for shape in best for one in rooms[shape]]
+    return [set_streaming(one, layer) for shape in best for one in rooms[shape]]
 
 
-def _shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
+def _list_shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
     """Yield units of a block, rows and sub-tiles of a group, and chunks of a step's words.
 
     Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
@@ -151,20 +155,20 @@ def _shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
                 yield least_units(kind, multiprocessors // groups), rows, subtiles, chunks
 
 
-def scattered(kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return those whose blocks exchange partial sums; only backward passes have any."""
+def find_scatters(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return configurations whose blocks exchange partial sums; only backward passes have any."""
     if not kind.backward:
         return []
     return [
         one
         for rows in (8, 16, 32, 64)
         if rows == 8 or rows < 2 * layer.batch
-        for one in sharing(kind, layer, rows)
+        for one in find_scatter_divisions(kind, layer, rows)
     ]
 
 
-def clustered(kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return those whose groups are clusters of blocks with all of their weights."""
+def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
+    """Return configurations whose groups are clusters of blocks with all of their weights."""
     chip = layer.chip
     found: dict[KernelConfig, None] = {}
     groups = -(-layer.batch // 8) * layer.directions
@@ -175,27 +179,27 @@ def clustered(kind: Kind, layer: Layer) -> list[KernelConfig]:
         blocks = -(-kind.padded // units) * kind.layers
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
             continue
-        room = divisions(kind, chip, units, 8, 1, cluster=True)
+        room = find_divisions(kind, chip, units, 8, 1, cluster=True)
         found |= dict.fromkeys(one for one in room if not one.k_streamed)
     return list(found)
 
 
-def whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
-    """Configurations without tensor cores, for layers whose weights fit into few blocks.
+def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
+    """Return configurations without tensor cores, for layers whose weights fit into few blocks.
 
     Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
     with more, tensor cores were as fast or faster.
     """
     if kind.layers > 1:
         return ()
-    found = _of_blocks(1, kind, layer)[:2]
+    found = _find_whole_rows(1, kind, layer)[:2]
     if not found and layer.chip.clusters:
         for blocks in (_MAX_CLUSTER_BLOCKS, _MAX_CLUSTER_BLOCKS // 2):
-            found += _of_blocks(blocks, kind, layer)[:1]
+            found += _find_whole_rows(blocks, kind, layer)[:1]
     return tuple(found)
 
 
-def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
+def _find_whole_rows(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
     """Return kernels whose groups have at most ``blocks`` blocks, the most promising first."""
     found = []
     chip = layer.chip
@@ -216,24 +220,26 @@ def _of_blocks(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
     return sorted(found, key=lambda one: abs(log2(one.threads / _BEST_ROW_THREADS)))
 
 
-def clusters_of_layers(kind: Kind, layer: Layer, layers: int) -> tuple[KernelConfig, ...]:
-    """Configurations of kernels that run all layers of a network at once, each group a cluster."""
-    found = clustered(kind._replace(layers=layers), layer)
-    return tuple(_promising(found, layer, 2))
+def select_layer_clusters(kind: Kind, layer: Layer, layers: int) -> tuple[KernelConfig, ...]:
+    """Return kernels that run all layers of a network at once, each group a cluster."""
+    found = find_clusters(kind._replace(layers=layers), layer)
+    return tuple(_select_likely(found, layer, 2))
 
 
-def layers_at_once(kind: Kind, layer: Layer, layers: int, steps: int) -> tuple[KernelConfig, ...]:
-    """Configurations of kernels that run all layers of a network at once, where it can be faster.
+def select_layers_at_once(
+    kind: Kind, layer: Layer, layers: int, steps: int
+) -> tuple[KernelConfig, ...]:
+    """Return kernels that run all layers of a network at once, where it can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
     all layers is expected to take less time than one of each. The most promising one, and one of
     half as many blocks: together these read half as many words from L2.
     """
-    alone = gathering(kind, layer)
+    alone = find_gathers(kind, layer)
     least = min((step_us(one, layer) for one in alone), default=0.0)
     room = [
         one
-        for one in gathering(kind._replace(layers=layers), layer)
+        for one in find_gathers(kind._replace(layers=layers), layer)
         if one.chunks == 1
         and one.rows <= 16
         and one.waves(layer) == 1
