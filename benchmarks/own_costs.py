@@ -1,13 +1,16 @@
 """Microseconds of a step by configuration of the recurrent kernels, and the cost model's fit.
 
-    python benchmarks/own_costs.py --json docs/verification/own_costs.json [--each 3] [--add]
+    python benchmarks/own_costs.py --json docs/verification/own_costs.json [--each 3]
+        [--add [--again cluster]]
     python benchmarks/own_costs.py --fit docs/verification/own_costs.json
 
 The first command measures on a GPU: for each network of `NETWORKS` and each pass what the tuner
 would measure, and configurations drawn from all others that are expected to take at most
 `MAX_RATIO` times as long. The difference of the times of two lengths over the difference of the
 lengths is what a step takes, without launches and the loading of weights. ``--add`` keeps the steps
-that are in the file and measures others only: after a fit, what the tuner would measure now.
+that are in the file and measures others only: after a fit, what the tuner would measure now. After
+a change of some kernels ``--again`` names a property of `KernelConfig` that they have, whose steps
+are measured again.
 
 The second one fits the costs of ``cost_model.py`` to these steps, by least squares of relative
 errors without negative costs, and writes ``cost_fit.json``. It prints how well they predict: the
@@ -110,11 +113,15 @@ def configurations(chip: Chip, each: int) -> Iterator[tuple[int, KernelConfig]]:
                 yield number, config
 
 
-def measure(chip: Chip, each: int, seconds: float, known: list[Step]) -> Iterator[Step]:
-    """Yield a step of each configuration that is not known."""
+def measure(
+    chip: Chip, each: int, seconds: float, known: list[Step], again: list[Step]
+) -> Iterator[Step]:
+    """Yield a step of each configuration that is not known, and of those to measure ``again``."""
     memory = cupy_memory()
     done = dict.fromkeys((step.network, step.config) for step in known)
-    todo = [one for one in configurations(chip, each) if one not in done]
+    wanted = dict.fromkeys((step.network, step.config) for step in again)
+    wanted |= dict.fromkeys(configurations(chip, each))
+    todo = [one for one in wanted if one not in done]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: compile_kernel(one[1], memory), todo))
     beside: dict[tuple[int, bool], KernelConfig] = {}
@@ -154,17 +161,13 @@ def step_of(
 
 
 def read(record: dict[str, Any]) -> list[Step]:
-    """Return the steps of a record whose kernels exist.
-
-    A record can have steps of forward passes in teams, whose kernel was removed.
-    """
+    """Return the steps of a record."""
     kind_names, names = record["kind"], record["config"]
     found = []
     for number, of_kind, of_config, us in record["steps"]:
         kind = Kind(**dict(zip(kind_names, of_kind, strict=True)))
         config = KernelConfig(kind, **dict(zip(names, of_config, strict=True)))
-        if kind.backward or not config.scatter:
-            found.append(Step(number, config, us))
+        found.append(Step(number, config, us))
     return found
 
 
@@ -244,6 +247,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=3, help="others of each way to exchange")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the steps there")
     parser.add_argument("--add", action="store_true", help="keep the steps in the file")
+    parser.add_argument("--again", metavar="PROPERTY", help="with --add: measure these again")
     parser.add_argument("--fit", type=Path, metavar="FILE", help="fit to the steps in a file")
     options = parser.parse_args()
     if options.fit is not None:
@@ -254,13 +258,18 @@ def main() -> None:
         cost_model.costs_of.cache_clear()
         print("\n".join(report(steps, chip)))
         return
-    chip, steps = OwnCandidates(cupy_memory()).chip(), []
+    if options.again is not None and not options.add:
+        parser.error("--again: needs --add")
+    chip, steps, again = OwnCandidates(cupy_memory()).chip(), [], []
     if options.add:
         record = json.loads(options.json.read_text(encoding="utf-8"))
         if record["chip"] != chip._asdict():
             parser.error(f"{options.json} is of another GPU: {record['chip']}, this is {chip}")
         steps = read(record)
-    steps += measure(chip, options.each, options.seconds, steps)
+        if options.again is not None:
+            again = [step for step in steps if getattr(step.config, options.again)]
+            steps = [step for step in steps if step not in again]
+    steps += measure(chip, options.each, options.seconds, steps, again)
     print(f"{len(steps)} configurations", file=sys.stderr)
     if options.json is not None:
         content = {"machine": machine("gpu", ()), "chip": chip._asdict()}

@@ -74,12 +74,6 @@ def test_a_record_is_read_as_it_was_written(tool):
     assert tool["read"](json.loads(text)) == steps
 
 
-def test_steps_of_kernels_that_were_removed_are_skipped(tool, record):
-    steps = tool["read"](record)
-    assert 0 < len(steps) < len(record["steps"])
-    assert all(step.is_backward for step in steps if step.config.scatter)
-
-
 def test_each_network_has_configurations_of_both_passes(tool):
     found = {(number, one.kind.backward) for number, one in tool["configurations"](H100, 1)}
     assert len(found) == 2 * len(tool["NETWORKS"])

@@ -474,3 +474,36 @@ def test_all_divisions_of_a_kind_are_distinct():
         for units, (rows, subtiles) in itertools.product((8, 32), ((8, 1), (16, 2))):
             found = list(find_divisions(kind._replace(hidden=200), H200, units, rows, subtiles))
             assert len(set(found)) == len(found) > 0
+
+
+def gather_config(hidden, units, rows, warps, **rest):
+    """A forward pass in float16 whose blocks have so many units, and threads in ``warps``."""
+    kind = Kind("lstm", hidden, "float16", training=True)
+    return KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, True, **rest)
+
+
+@pytest.mark.parametrize(
+    ("config", "finds"),
+    [
+        (gather_config(4096, 32, 64, 8), True),  # six words
+        (gather_config(2048, 16, 64, 8), True),  # three, of many rows
+        (gather_config(512, 64, 16, 8), True),  # three, and four cells
+        (gather_config(512, 32, 16, 4), False),  # three
+        (gather_config(1024, 32, 16, 8), False),  # two
+        (gather_config(256, 64, 16, 8, cluster=True), False),
+        (of_whole_rows(Kind("lstm", 128, "float32", training=True), 1, 2), False),
+    ],
+)
+def test_places_are_found_in_steps_whose_threads_move_many_words(config, finds):
+    assert config.finds_places is finds
+    assert config.constants()["FINDS_PLACES"] is finds
+
+
+def test_l2_is_asked_to_keep_as_many_weights_of_all_large_layers():
+    kept = [
+        one.kept_percent * one.group_blocks * one.streamed_bytes
+        for one in (gather_config(hidden, 32, 64, 8) for hidden in (2816, 3072, 4096))
+    ]
+    assert max(kept) <= 1.1 * min(kept)
+    assert gather_config(8, 8, 8, 4).kept_percent == 100
+    assert gather_config(8, 8, 8, 4)._replace(k_registers=1).kept_percent == 0

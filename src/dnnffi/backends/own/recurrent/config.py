@@ -25,6 +25,8 @@ _ARRIVAL_BYTES = 16
 MOST_WARPS = 16
 _RING_WARPS = 3
 _ROW_RING = 8  # steps without tensor cores are short
+_MANY_RING_WORDS = 3  # of a thread
+_KEPT_BYTES = 13_000_000  # L2 keeps these on an H100; steps with more and with less took longer
 
 
 class Chip(NamedTuple):
@@ -276,6 +278,24 @@ class KernelConfig(NamedTuple):
         return self.streams * (self.units // self.kind.array_word) * self.rows
 
     @property
+    def thread_ring_words(self) -> int:
+        """Words of a slot of the ring that a thread moves."""
+        return -(-self.ring_words // self.threads)
+
+    @property
+    def finds_places(self) -> bool:
+        """Whether a step finds the places of a thread's ring words anew, in many registers less.
+
+        By steps measured on an H100 (``own_costs.json``): faster where a thread has many words, or
+        where rows or cells need the registers; slower in the short steps of others.
+        """
+        words = self.thread_ring_words
+        if self.parts or self.cluster or words < _MANY_RING_WORDS:
+            return False
+        has_many_cells = self.threads >= 256 and self.thread_cells >= 4
+        return self.subtiles * words > _MANY_RING_WORDS or self.rows >= 32 or has_many_cells
+
+    @property
     def shared_layout(self) -> SharedLayout:
         """The places of all that shared memory contains before the weights."""
         kind, columns = self.kind, self.rows // 8
@@ -335,6 +355,12 @@ class KernelConfig(NamedTuple):
         return self.k_streamed * self.shared_step_bytes
 
     @property
+    def kept_percent(self) -> int:
+        """Percent of the weights that a group streams that L2 is asked to keep, if it is far."""
+        streamed = self.group_blocks * self.streamed_bytes
+        return min(100, 100 * _KEPT_BYTES // streamed) if streamed else 0
+
+    @property
     def bias_parts(self) -> int:
         """Sums that a group leaves of the gradients of the biases, [saved, padded] each."""
         if self.parts:
@@ -384,6 +410,7 @@ class KernelConfig(NamedTuple):
             "CHUNKS": self.chunks,
             "PARTS": self.parts,
             "FAR": self.far,
+            "KEPT_PERCENT": self.kept_percent,
             "STREAM_RING": self.stream_ring,
             "LAYERS": kind.layers,
             # What follows from them, and is needed here too.
@@ -402,6 +429,7 @@ class KernelConfig(NamedTuple):
             "CELLS": self.cells,
             "STREAMS": self.streams,
             "RING_WORDS": self.ring_words,
+            "FINDS_PLACES": self.finds_places,
             "SHARE_WORDS": self.share_words,
             "SLOT_WORDS": self.slot_words,
             "PARTIAL_FLOATS": layout.partial_floats,

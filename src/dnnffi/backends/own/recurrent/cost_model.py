@@ -89,7 +89,10 @@ def _weight_words(config: KernelConfig) -> int:
     return steps * config.shared_step_bytes // WORD_BYTES
 
 
-_COMMON = "products", "shared words", "streamed bytes", "far bytes", "cells", "ring words", "warps"
+_COMMON = (
+    *("products", "shared words", "streamed bytes", "bytes asked for ahead", "far bytes"),
+    *("cells", "ring words", "warps"),
+)
 
 
 def _common(config: KernelConfig, layer: Layer) -> Work:
@@ -99,7 +102,8 @@ def _common(config: KernelConfig, layer: Layer) -> Work:
     return (
         _products(config),
         1e-4 * shared_words(config),
-        1e-5 * streamed,
+        0.0 if config.stream_ring else 1e-5 * streamed,
+        1e-5 * streamed if config.stream_ring else 0.0,
         far,
         float(config.thread_cells),
         config.ring_words / config.threads,

@@ -23,6 +23,9 @@ _TEAM_REGISTERS = 85
 MAX_LOADS = 8
 """Words that a thread has in flight (``gather.cuh``), and the most that it gathers of a chunk."""
 
+_PLACE_REGISTERS = 40
+"""How many of `_TEAM_REGISTERS` are left where the places of the ring's words are found anew."""
+
 _LEAST_FREE = -28
 """What `free_registers` says where a kernel still moves next to no registers to memory."""
 
@@ -162,20 +165,22 @@ def free_registers(empty: KernelConfig) -> int:
 
     Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
     more sums, words in flight and words of the ring than `_OTHER_REGISTERS` are for: by what the
-    compiler says of 40 kernels, it takes 12 for each word of the ring but the first.
+    compiler says of 40 kernels, it takes 12 for each word of the ring but the first, unless their
+    places are found anew.
     """
     room = min(255, 65536 // empty.threads)
     sums = empty.warp_tiles * empty.rows // 2
     if empty.team > 1:
-        return room - _TEAM_REGISTERS - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
+        others = _TEAM_REGISTERS - (_PLACE_REGISTERS if empty.finds_places else 0)
+        return room - others - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
     free = room - _OTHER_REGISTERS
     if empty.scatter:
         return free + (32 if empty.rows == 8 else 0)
     if empty.rows <= 16 and empty.chunks == 1:
         return free
-    ring = empty.streams * (empty.units // empty.kind.array_word) * empty.rows
     in_flight = MAX_LOADS if empty.staged else 2 * MAX_LOADS
     if empty.chunks > 1:
         in_flight = min(empty.chunks, max(1, MAX_LOADS // empty.chunk_loads)) * empty.chunk_loads
     more_words = 4 * (in_flight - MAX_LOADS)
-    return free - max(0, sums - 16) - more_words - 12 * (-(-ring // empty.threads) - 1)
+    places = min(2, empty.thread_ring_words - 1)
+    return free - max(0, sums - 16) - more_words - 12 * places

@@ -54,8 +54,10 @@ constexpr bool FMA = PARTS > 0;
 /* Number of a warp's steps of k whose streamed weights are asked for ahead, and have a place in shared memory.
    0: they are read when they are multiplied. */
 constexpr int STREAM_RING = Config::STREAM_RING;
-/* Whether L2 has no room for the weights that are read from there in every step. */
+/* Whether L2 has no room for the weights that are read from there in every step; what part of them it is asked
+   to keep then. */
 constexpr bool FAR = Config::FAR;
+constexpr float KEPT_PART = Config::KEPT_PERCENT / 100.0f;
 
 /* In the kernels' own arrays gates are padded to PADDED units: whole words, whole octets. */
 constexpr int PADDED = Config::PADDED;
@@ -128,6 +130,8 @@ constexpr int ALIKE = FMA ? PARTS / ROWS : 1; /* threads that have the same sums
 constexpr int RING_FIRST = FMA && !CLUSTER ? CELL_THREADS : 0;
 constexpr int RING_THREADS = THREADS - RING_FIRST;
 constexpr int THREAD_WORDS = (RING_WORDS + RING_THREADS - 1) / RING_THREADS;
+constexpr int STREAM_WORDS = RING_WORDS / STREAMS;
+constexpr bool FINDS_PLACES = Config::FINDS_PLACES; /* whether a step finds the places of a thread's words anew */
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
 
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some

@@ -33,6 +33,7 @@ struct Config
     static constexpr int CHUNKS = 1;
     static constexpr int PARTS = 0;
     static constexpr bool FAR = false;
+    static constexpr int KEPT_PERCENT = 0;
     static constexpr int STREAM_RING = 0;
     static constexpr int LAYERS = 1;
     static constexpr int PADDED = 1024;
@@ -50,6 +51,7 @@ struct Config
     static constexpr int CELLS = 2;
     static constexpr int STREAMS = 6;
     static constexpr int RING_WORDS = 384;
+    static constexpr bool FINDS_PLACES = false;
     static constexpr int SHARE_WORDS = 512;
     static constexpr int SLOT_WORDS = 2048;
     static constexpr int PARTIAL_FLOATS = 4096;

@@ -27,15 +27,15 @@ DEVICE void store_word(uint4 *at, uint4 word)
 /* Makes L2 fetch what lies there. */
 DEVICE void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-/* What L2 does with lines that are read: keeps a fifth of them as long as it can, or none; it replaces the
+/* What L2 does with lines that are read: keeps a part of them as long as it can, or none; it replaces the
    others first. If it had to keep all of more than it has room for, none would be there when it is read
-   again. Layers with H from 2816 to 4096 were slower with smaller and with larger parts. */
+   again. */
 using Policy = unsigned long long;
 
-DEVICE Policy keep_a_fifth()
+DEVICE Policy keep_part(float part)
 {
     Policy policy;
-    asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, 0.2;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_last.L2::evict_first.b64 %0, %1;" : "=l"(policy) : "f"(part));
     return policy;
 }
 

@@ -8,7 +8,9 @@
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs PREFETCH_STEPS steps
    before they are requested; not in a CLUSTER, without tensor cores, and where teams of several blocks exchange
-   shares, which gained nothing. */
+   shares, which gained nothing.
+
+   A thread finds out where its words lie once, or anew in each step (FINDS_PLACES): `RingPlaces`. */
 
 #include "block.cuh"
 #include "ptx_async_copy.cuh"
@@ -181,20 +183,15 @@ DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int uni
     return cursor;
 }
 
-/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. */
-template <class Arrays> struct Ring
+DEVICE int prefetched_step(int step) { return BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS; }
+
+/* Where a thread's words of a slot lie in the arrays, found once: for short steps, which have no time for that. */
+template <class Arrays, bool FINDS> struct RingPlaces
 {
-    uint4 *slots;
-    RowLayout layout;
-    int rank, num_steps, thread;
     RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     RingCursor seconds[SUBTILES][THREAD_WORDS];
 
-    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
-                int num_steps_)
-        : slots(slots_), layout(layout_), rank(block.rank), num_steps(num_steps_),
-          thread(retained(threadIdx.x - RING_FIRST))
+    DEVICE RingPlaces(const Arrays &arrays, const RowLayout &layout, const Block &block, int thread)
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -202,15 +199,143 @@ template <class Arrays> struct Ring
 #pragma unroll
             for (int r = 0; r < THREAD_WORDS; r++) {
                 const int i = (moves ? threadIdx.x - RING_FIRST : 0) + r * RING_THREADS;
-                const int stream = i / (ROWS * ARRAY_WORDS);
+                const int stream = i / STREAM_WORDS;
                 const int row = block.first_row + sub * ROWS + i % ROWS;
                 const int clamped = row < layout.batch ? row : layout.batch - 1;
-                const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
+                const bool is_word = RING_WORDS % RING_THREADS == 0 || i < RING_WORDS;
+                const int unit = moves && is_word ? unit_of(block.rank, thread, r) : PADDED;
                 const int written = row < layout.batch ? unit : PADDED;
                 sources[sub][r] = cursor_of(arrays.source(stream), layout, unit, clamped);
                 targets[sub][r] = cursor_of(arrays.target(stream), layout, written, clamped);
                 seconds[sub][r] = cursor_of(arrays.second(stream), layout, written, clamped);
             }
+    }
+
+    DEVICE void load(uint4 *slot, const RowLayout &layout, int rank, int thread, int sub, int step) const
+    {
+        uint4 *to = slot + thread;
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++)
+            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
+        if (PREFETCH_STEPS == 0) return;
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++) sources[sub][r].fetch(layout, prefetched_step(step));
+    }
+
+    DEVICE void store(const uint4 *slot, const RowLayout &layout, int rank, int thread, int sub,
+                      int step) const
+    {
+        const uint4 *from = slot + thread;
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++) {
+            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
+            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
+        }
+    }
+
+  private:
+    DEVICE static int unit_of(int rank, int thread, int r)
+    {
+        return rank * UNITS + (thread + r * RING_THREADS) / ROWS % ARRAY_WORDS * WORD;
+    }
+};
+
+/* The words of a slot that a thread moves if its places are found in each step: of the same row and units in all streams,
+   or of OF_STREAM of these. A round moves whole streams, as many AT_ONCE as there are threads for. */
+struct StreamWords
+{
+    static constexpr int AT_ONCE = RING_THREADS > STREAM_WORDS ? RING_THREADS / STREAM_WORDS : 1;
+    static constexpr int OF_STREAM = (STREAM_WORDS + RING_THREADS - 1) / RING_THREADS;
+    static constexpr int COUNT = (STREAMS + AT_ONCE - 1) / AT_ONCE * OF_STREAM; /* words of a thread */
+
+    int thread;
+
+    DEVICE int stream(int r) const
+    {
+        return r / OF_STREAM * AT_ONCE + (AT_ONCE > 1 ? thread / STREAM_WORDS : 0);
+    }
+
+    DEVICE int place(int r) const { return stream(r) * STREAM_WORDS + in_stream(r); } /* in the slot */
+
+    DEVICE bool has(int r) const
+    {
+        if (AT_ONCE > 1)
+            return thread < AT_ONCE * STREAM_WORDS && (STREAMS % AT_ONCE == 0 || stream(r) < STREAMS);
+        return STREAM_WORDS % RING_THREADS == 0 || in_stream(r) < STREAM_WORDS;
+    }
+
+    DEVICE int row(int r) const { return in_stream(r) % ROWS; }
+
+    /* The first unit of a word, counted from the block's first. */
+    DEVICE int unit(int r) const { return in_stream(r) / ROWS * WORD; }
+
+  private:
+    DEVICE int in_stream(int r) const
+    {
+        return AT_ONCE > 1 ? thread % STREAM_WORDS : thread + r % OF_STREAM * RING_THREADS;
+    }
+};
+
+/* The same, found in each step. Cursors of many words would take the registers that sums and weights need, and what is
+   spilled goes to L2, since shared memory leaves next to no room in L1. */
+template <class Arrays> struct RingPlaces<Arrays, true>
+{
+    Arrays arrays;
+    int first_row;
+
+    DEVICE RingPlaces(const Arrays &arrays_, const RowLayout &, const Block &block, int)
+        : arrays(arrays_), first_row(block.first_row)
+    {
+    }
+
+    DEVICE void load(uint4 *slot, const RowLayout &layout, int rank, int thread, int sub, int step) const
+    {
+        for_each_word(rank, thread, sub, [&](int place, int stream, int unit, int row) {
+            const int clamped = row < layout.batch ? row : layout.batch - 1;
+            const RingCursor source = cursor_of(arrays.source(stream), layout, unit, clamped);
+            source.read(slot + place, layout, unit, step);
+            if (PREFETCH_STEPS > 0) source.fetch(layout, prefetched_step(step));
+        });
+    }
+
+    DEVICE void store(const uint4 *slot, const RowLayout &layout, int rank, int thread, int sub,
+                      int step) const
+    {
+        for_each_word(rank, thread, sub, [&](int place, int stream, int unit, int row) {
+            if (row >= layout.batch) return;
+            cursor_of(arrays.target(stream), layout, unit, row).write(slot + place, layout, unit, step);
+            cursor_of(arrays.second(stream), layout, unit, row).write(slot + place, layout, unit, step);
+        });
+    }
+
+  private:
+    /* Calls `move` with the place in the slot, the stream, the unit and the row of each word of the thread. The compiler
+       cannot know that the thread is the same in every step; else it would find all places before the loop. */
+    template <class Move> DEVICE void for_each_word(int rank, int thread, int sub, Move move) const
+    {
+        const StreamWords words{(int)opaque(thread)};
+#pragma unroll
+        for (int r = 0; r < StreamWords::COUNT; r++)
+            if (words.has(r))
+                move(words.place(r), words.stream(r), rank * UNITS + words.unit(r),
+                     first_row + sub * ROWS + words.row(r));
+    }
+};
+
+/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
+   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. */
+template <class Arrays> struct Ring
+{
+    uint4 *slots;
+    RowLayout layout;
+    int rank, num_steps, thread;
+    RingPlaces<Arrays, FINDS_PLACES> places;
+
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
+                int num_steps_)
+        : slots(slots_), layout(layout_), rank(block.rank), num_steps(num_steps_),
+          thread(retained(threadIdx.x - RING_FIRST)), places(arrays, layout_, block, thread)
+    {
     }
 
     /* Clears the ring and requests the first turns. */
@@ -264,31 +389,12 @@ template <class Arrays> struct Ring
   private:
     DEVICE void load(int step, int turn, int sub) const
     {
-        uint4 *to = slot(turn, sub) + thread;
-#pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(r), step);
-        if (PREFETCH_STEPS == 0) return;
-#pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
+        places.load(slot(turn, sub), layout, rank, thread, sub, step);
     }
 
     DEVICE void store(int step, int turn, int sub) const
     {
-        const uint4 *from = slot(turn, sub) + thread;
-#pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++) {
-            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
-            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
-        }
-    }
-
-    DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
-
-    DEVICE int unit_of(int r) const
-    {
-        return rank * UNITS + (thread + r * RING_THREADS) / ROWS % ARRAY_WORDS * WORD;
+        places.store(slot(turn, sub), layout, rank, thread, sub, step);
     }
 };
 

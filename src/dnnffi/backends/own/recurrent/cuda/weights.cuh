@@ -212,7 +212,7 @@ struct Weights
     DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, first = warp / TILE_WARPS * NEXT_WARP * 4;
-        policy = keep_a_fifth();
+        policy = keep_part(KEPT_PART);
         word = retained(first + lane % 4);
         staged = retained(staged_at(first + lane % 4, lane / 4));
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
