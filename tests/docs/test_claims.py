@@ -29,7 +29,7 @@ COMPARED = {
     "README.md": ["tuned plans are", "the fastest unrolled `lax.scan`"],
     "docs/convolution.md": ["is the fastest candidate for several layers of MobileNetV2"],
     "docs/jax.md": ["XLA adds", "two H200s cannot exceed"],
-    "docs/own_engine.md": ["a word takes", "a step of an LSTM on an H200 takes cuDNN"],
+    "docs/own_engine.md": ["a word takes", "a step of an LSTM on an H100 takes cuDNN"],
 }
 # Times that are no results of a measurement, likewise.
 SETTINGS = {
@@ -131,11 +131,11 @@ def test_the_times_of_steps_on_the_page_are_those_of_the_record():
     both, middle = ("float16", "float32"), (256, 384, 512)
     exchange = f"{found['device']['exchange_us']:.2f}"
     small = [row["own"]["us"] for row in found["rows"] if row["own"] and row["hidden_size"] <= 512]
-    assert f"On an H200 a word takes {exchange} µs from one block to another" in text
+    assert f"On an H100 a word takes {exchange} µs from one block to another" in text
     assert f"a step of a layer with H up to 512 takes {spread(small)} µs" in text
     cudnn, own = (steps(side, both, 64, middle) for side in ("cudnn", "own"))
     assert (
-        "with 64 rows and H from 256 to 512, a step of an LSTM on an H200 takes cuDNN "
+        "with 64 rows and H from 256 to 512, a step of an LSTM on an H100 takes cuDNN "
         f"{spread(cudnn)} µs and these kernels {spread(own)} µs"
     ) in text
     single = steps("ratio", ("float32",), 1, range(769))
