@@ -10,7 +10,7 @@
    before they are requested; not in a CLUSTER, without tensor cores, and where teams of several blocks exchange
    shares, which gained nothing.
 
-   A thread finds out where its words lie once, or anew in each step (FINDS_PLACES): `RingPlaces`. */
+   A thread finds out where its words lie once, or anew in each step (FINDS_PLACES). */
 
 #include "block.cuh"
 #include "ptx_async_copy.cuh"
@@ -183,15 +183,85 @@ DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int uni
     return cursor;
 }
 
-DEVICE int prefetched_step(int step) { return BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS; }
-
-/* Where a thread's words of a slot lie in the arrays, found once: for short steps, which have no time for that. */
-template <class Arrays, bool FINDS> struct RingPlaces
+/* The turns of a ring; `OfPlaces` says with `load` and `store` where the words of a slot lie in the arrays. */
+template <class OfPlaces> struct RingTurns
 {
+    uint4 *slots;
+    RowLayout layout;
+    int rank, num_steps, thread;
+
+    DEVICE RingTurns(uint4 *slots_, const RowLayout &layout_, const Block &block, int num_steps_)
+        : slots(slots_), layout(layout_), rank(block.rank), num_steps(num_steps_),
+          thread(retained(threadIdx.x - RING_FIRST))
+    {
+    }
+
+    /* Clears the ring and requests the first turns. */
+    DEVICE void begin() const
+    {
+        for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
+            slots[i] = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+#pragma unroll
+        for (int turn = 0; turn < RING; turn++)
+#pragma unroll
+            for (int sub = 0; sub < SUBTILES; sub++) {
+                if (turn < num_steps) ring().load(step_of(turn), turn, sub);
+                commit_copies();
+            }
+    }
+
+    /* All threads: what the first turn reads is there. */
+    DEVICE void wait_for_first() const
+    {
+        wait_for_copies<(RING - 1) * SUBTILES + STREAM_RING>();
+        __syncthreads();
+    }
+
+    /* The step that a turn is for. */
+    DEVICE int step_of(int turn) const { return BACKWARD ? num_steps - 1 - turn : turn; }
+
+    /* Stores what the turn before this one left, and requests what takes its place. */
+    DEVICE void advance(int turn, int sub) const
+    {
+        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
+        if (turn > 0) {
+            ring().store(step_of(turn - 1), turn - 1, sub);
+            if (turn - 1 + RING < num_steps) ring().load(step_of(turn - 1 + RING), turn - 1, sub);
+        }
+        commit_copies();
+    }
+
+    /* Stores what the last turn left. */
+    DEVICE void store_last(int sub) const
+    {
+        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
+        ring().store(step_of(num_steps - 1), num_steps - 1, sub);
+    }
+
+    DEVICE uint4 *slot(int turn, int sub) const
+    {
+        return slots + ((u32)turn % RING * SUBTILES + sub) * RING_WORDS;
+    }
+
+  private:
+    DEVICE const OfPlaces &ring() const { return static_cast<const OfPlaces &>(*this); }
+};
+
+/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
+   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. Where they lie is found once: a
+   short step has no time for that. */
+template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<Arrays, FINDS>>
+{
+    using Turns = RingTurns<Ring<Arrays, FINDS>>;
+    using Turns::layout, Turns::rank, Turns::thread, Turns::slot;
+
     RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     RingCursor seconds[SUBTILES][THREAD_WORDS];
 
-    DEVICE RingPlaces(const Arrays &arrays, const RowLayout &layout, const Block &block, int thread)
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
+                int num_steps_)
+        : Turns(slots_, layout_, block, num_steps_)
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -202,8 +272,7 @@ template <class Arrays, bool FINDS> struct RingPlaces
                 const int stream = i / STREAM_WORDS;
                 const int row = block.first_row + sub * ROWS + i % ROWS;
                 const int clamped = row < layout.batch ? row : layout.batch - 1;
-                const bool is_word = RING_WORDS % RING_THREADS == 0 || i < RING_WORDS;
-                const int unit = moves && is_word ? unit_of(block.rank, thread, r) : PADDED;
+                const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
                 const int written = row < layout.batch ? unit : PADDED;
                 sources[sub][r] = cursor_of(arrays.source(stream), layout, unit, clamped);
                 targets[sub][r] = cursor_of(arrays.target(stream), layout, written, clamped);
@@ -211,30 +280,32 @@ template <class Arrays, bool FINDS> struct RingPlaces
             }
     }
 
-    DEVICE void load(uint4 *slot, const RowLayout &layout, int rank, int thread, int sub, int step) const
+    DEVICE void load(int step, int turn, int sub) const
     {
-        uint4 *to = slot + thread;
+        uint4 *to = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
+            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(r), step);
         if (PREFETCH_STEPS == 0) return;
 #pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++) sources[sub][r].fetch(layout, prefetched_step(step));
+        for (int r = 0; r < THREAD_WORDS; r++)
+            sources[sub][r].fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
     }
 
-    DEVICE void store(const uint4 *slot, const RowLayout &layout, int rank, int thread, int sub,
-                      int step) const
+    DEVICE void store(int step, int turn, int sub) const
     {
-        const uint4 *from = slot + thread;
+        const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
-            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(rank, thread, r), step);
+            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
+            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
         }
     }
 
   private:
-    DEVICE static int unit_of(int rank, int thread, int r)
+    DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
+
+    DEVICE int unit_of(int r) const
     {
         return rank * UNITS + (thread + r * RING_THREADS) / ROWS % ARRAY_WORDS * WORD;
     }
@@ -276,42 +347,48 @@ struct StreamWords
     }
 };
 
-/* The same, found in each step. Cursors of many words would take the registers that sums and weights need, and what is
-   spilled goes to L2, since shared memory leaves next to no room in L1. */
-template <class Arrays> struct RingPlaces<Arrays, true>
+/* The same with places that are found in each step. Cursors of many words would take the registers that sums and weights
+   need, and what is spilled goes to L2, since shared memory leaves next to no room in L1. */
+template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>>
 {
+    using Turns = RingTurns<Ring<Arrays, true>>;
+    using Turns::layout, Turns::rank, Turns::thread, Turns::slot;
+
     Arrays arrays;
     int first_row;
 
-    DEVICE RingPlaces(const Arrays &arrays_, const RowLayout &, const Block &block, int)
-        : arrays(arrays_), first_row(block.first_row)
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays_, const RowLayout &layout_, const Block &block,
+                int num_steps_)
+        : Turns(slots_, layout_, block, num_steps_), arrays(arrays_), first_row(block.first_row)
     {
     }
 
-    DEVICE void load(uint4 *slot, const RowLayout &layout, int rank, int thread, int sub, int step) const
+    DEVICE void load(int step, int turn, int sub) const
     {
-        for_each_word(rank, thread, sub, [&](int place, int stream, int unit, int row) {
+        uint4 *const to = slot(turn, sub);
+        for_each_word(sub, [&](int place, int stream, int unit, int row) {
             const int clamped = row < layout.batch ? row : layout.batch - 1;
             const RingCursor source = cursor_of(arrays.source(stream), layout, unit, clamped);
-            source.read(slot + place, layout, unit, step);
-            if (PREFETCH_STEPS > 0) source.fetch(layout, prefetched_step(step));
+            source.read(to + place, layout, unit, step);
+            if (PREFETCH_STEPS == 0) return;
+            source.fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
         });
     }
 
-    DEVICE void store(const uint4 *slot, const RowLayout &layout, int rank, int thread, int sub,
-                      int step) const
+    DEVICE void store(int step, int turn, int sub) const
     {
-        for_each_word(rank, thread, sub, [&](int place, int stream, int unit, int row) {
+        const uint4 *const from = slot(turn, sub);
+        for_each_word(sub, [&](int place, int stream, int unit, int row) {
             if (row >= layout.batch) return;
-            cursor_of(arrays.target(stream), layout, unit, row).write(slot + place, layout, unit, step);
-            cursor_of(arrays.second(stream), layout, unit, row).write(slot + place, layout, unit, step);
+            cursor_of(arrays.target(stream), layout, unit, row).write(from + place, layout, unit, step);
+            cursor_of(arrays.second(stream), layout, unit, row).write(from + place, layout, unit, step);
         });
     }
 
   private:
     /* Calls `move` with the place in the slot, the stream, the unit and the row of each word of the thread. The compiler
        cannot know that the thread is the same in every step; else it would find all places before the loop. */
-    template <class Move> DEVICE void for_each_word(int rank, int thread, int sub, Move move) const
+    template <class Move> DEVICE void for_each_word(int sub, Move move) const
     {
         const StreamWords words{(int)opaque(thread)};
 #pragma unroll
@@ -319,82 +396,6 @@ template <class Arrays> struct RingPlaces<Arrays, true>
             if (words.has(r))
                 move(words.place(r), words.stream(r), rank * UNITS + words.unit(r),
                      first_row + sub * ROWS + words.row(r));
-    }
-};
-
-/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. */
-template <class Arrays> struct Ring
-{
-    uint4 *slots;
-    RowLayout layout;
-    int rank, num_steps, thread;
-    RingPlaces<Arrays, FINDS_PLACES> places;
-
-    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
-                int num_steps_)
-        : slots(slots_), layout(layout_), rank(block.rank), num_steps(num_steps_),
-          thread(retained(threadIdx.x - RING_FIRST)), places(arrays, layout_, block, thread)
-    {
-    }
-
-    /* Clears the ring and requests the first turns. */
-    DEVICE void begin() const
-    {
-        for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
-            slots[i] = make_uint4(0, 0, 0, 0);
-        __syncthreads();
-#pragma unroll
-        for (int turn = 0; turn < RING; turn++)
-#pragma unroll
-            for (int sub = 0; sub < SUBTILES; sub++) {
-                if (turn < num_steps) load(step_of(turn), turn, sub);
-                commit_copies();
-            }
-    }
-
-    /* All threads: what the first turn reads is there. */
-    DEVICE void wait_for_first() const
-    {
-        wait_for_copies<(RING - 1) * SUBTILES + STREAM_RING>();
-        __syncthreads();
-    }
-
-    /* The step that a turn is for. */
-    DEVICE int step_of(int turn) const { return BACKWARD ? num_steps - 1 - turn : turn; }
-
-    /* Stores what the turn before this one left, and requests what takes its place. */
-    DEVICE void advance(int turn, int sub) const
-    {
-        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
-        if (turn > 0) {
-            store(step_of(turn - 1), turn - 1, sub);
-            if (turn - 1 + RING < num_steps) load(step_of(turn - 1 + RING), turn - 1, sub);
-        }
-        commit_copies();
-    }
-
-    /* Stores what the last turn left. */
-    DEVICE void store_last(int sub) const
-    {
-        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
-        store(step_of(num_steps - 1), num_steps - 1, sub);
-    }
-
-    DEVICE uint4 *slot(int turn, int sub) const
-    {
-        return slots + ((u32)turn % RING * SUBTILES + sub) * RING_WORDS;
-    }
-
-  private:
-    DEVICE void load(int step, int turn, int sub) const
-    {
-        places.load(slot(turn, sub), layout, rank, thread, sub, step);
-    }
-
-    DEVICE void store(int step, int turn, int sub) const
-    {
-        places.store(slot(turn, sub), layout, rank, thread, sub, step);
     }
 };
 
