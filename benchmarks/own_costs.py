@@ -9,8 +9,8 @@ would measure, and configurations drawn from all others that are expected to tak
 `MAX_RATIO` times as long. The difference of the times of two lengths over the difference of the
 lengths is what a step takes, without launches and the loading of weights. ``--add`` keeps the steps
 that are in the file and measures others only: after a fit, what the tuner would measure now. After
-a change of some kernels ``--again`` names a property of `KernelConfig` that they have, whose steps
-are measured again.
+a change of some kernels ``--again`` names a property of `KernelConfig` that they have: one of
+`PROPERTIES`. Their steps are measured again.
 
 The second one fits the costs of ``cost_model.py`` to these steps, by least squares of relative
 errors without negative costs, and writes ``cost_fit.json``. It prints how well they predict: the
@@ -52,6 +52,9 @@ STEPS = {False: (20, 120), True: (10, 50)}
 LARGE = 2048  # units
 MAX_TURNS = 4
 """Turns of measuring both lengths, until they agree."""
+
+PROPERTIES = ("cluster", "far", "finds_places", "scatter", "staged")
+"""What kernels have in common that change together."""
 
 MAX_KERNELS = 4
 """Kernels of a pass whose loss `report` prints."""
@@ -171,6 +174,14 @@ def read(record: dict[str, Any]) -> list[Step]:
     return found
 
 
+def divided(steps: list[Step], name: str) -> tuple[list[Step], list[Step]]:
+    """Return the steps of kernels without a property, and those with it."""
+    found: tuple[list[Step], list[Step]] = [], []
+    for step in steps:
+        found[getattr(step.config, name)].append(step)
+    return found
+
+
 def text_of(content: dict[str, Any], steps: list[Step]) -> str:
     """Return the text of a record: a line for each step."""
     head = {**content, "kind": Kind._fields, "config": KernelConfig._fields[1:]}
@@ -260,6 +271,8 @@ def main() -> None:
         return
     if options.again is not None and not options.add:
         parser.error("--again: needs --add")
+    if options.again not in (None, *PROPERTIES):
+        parser.error(f"--again: one of {', '.join(PROPERTIES)}; got {options.again!r}")
     chip, steps, again = OwnCandidates(cupy_memory()).chip(), [], []
     if options.add:
         record = json.loads(options.json.read_text(encoding="utf-8"))
@@ -267,9 +280,10 @@ def main() -> None:
             parser.error(f"{options.json} is of another GPU: {record['chip']}, this is {chip}")
         steps = read(record)
         if options.again is not None:
-            again = [step for step in steps if getattr(step.config, options.again)]
-            steps = [step for step in steps if step not in again]
+            steps, again = divided(steps, options.again)
     steps += measure(chip, options.each, options.seconds, steps, again)
+    measured = {(step.network, step.config) for step in steps}
+    steps += [step for step in again if (step.network, step.config) not in measured]
     print(f"{len(steps)} configurations", file=sys.stderr)
     if options.json is not None:
         content = {"machine": machine("gpu", ()), "chip": chip._asdict()}

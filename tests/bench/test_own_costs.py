@@ -74,6 +74,15 @@ def test_a_record_is_read_as_it_was_written(tool):
     assert tool["read"](json.loads(text)) == steps
 
 
+def test_steps_are_divided_by_a_property_of_their_kernels(tool, record):
+    steps = tool["read"](record)
+    for name in tool["PROPERTIES"]:
+        without, with_it = tool["divided"](steps, name)
+        assert sorted(map(str, without + with_it)) == sorted(map(str, steps))
+        assert all(getattr(step.config, name) for step in with_it)
+        assert not any(getattr(step.config, name) for step in without)
+
+
 def test_each_network_has_configurations_of_both_passes(tool):
     found = {(number, one.kind.backward) for number, one in tool["configurations"](H100, 1)}
     assert len(found) == 2 * len(tool["NETWORKS"])

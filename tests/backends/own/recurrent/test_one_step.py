@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.one_step import OneStepNetwork, division, divisions, is_one_step
-from dnnffi.backends.own.recurrent.one_step_training import OneStepTrainingNetwork
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -21,13 +20,11 @@ from dnnffi.spec.size_class import size_class
 class OneStep(Network):
     """A problem of one step on a device of four multiprocessors."""
 
-    def made(self, cublas, *_):
-        problem, max_rows = self.problem, size_class(self.problem).max_rows
-        where = 0, self.memory, *((cublas,) if problem.training else ()), "own"
-        kind = OneStepTrainingNetwork if problem.training else OneStepNetwork
-        of_layers = divisions(problem, kind_of(problem), max_rows, 4)
-        self.network = kind(problem, *where, of_layers)
-        return self.network.bind(problem, self.launch, self.generator)
+    def made(self, *_):
+        problem = self.problem
+        of_layers = divisions(problem, kind_of(problem), size_class(problem).max_rows, 4)
+        self.network = OneStepNetwork(problem, 0, self.memory, "own", of_layers)
+        return self.network.bind(problem, self.launch)
 
 
 def results(problem, arrays, offset=0):

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from emulated_network import Network, kind_of
 
+from dnnffi.backends.cublas import product
 from dnnffi.backends.own.recurrent.one_step import divisions
 from dnnffi.backends.own.recurrent.one_step_training import ROWS, OneStepTrainingNetwork
+from dnnffi.backends.rnn_interface import BackwardDataAddresses, BackwardWeightsAddresses
 from dnnffi.reference.dropout import own_masks
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
@@ -131,6 +133,51 @@ def test_both_parts_of_the_backward_pass_in_one_call(cublas, mode, bidirectional
     for name in ("dx", "dh_0", "dc_0"):
         np.testing.assert_array_equal(getattr(together, name), getattr(apart, name))
     np.testing.assert_array_equal(flat(together.dweights), flat(apart.dweights))
+
+
+def test_strict_products_are_as_precise_as_float32(cublas):
+    spec = RNNSpec(mode="lstm", input_size=40, hidden_size=32, num_layers=2, bias=False)
+    run(cublas, problem_of(spec, 4, options=RNNOptions(math="strict")), allowed=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_branches_of_a_graph_write_where_no_other_reads_or_writes(cublas, mode):
+    """Products of branches have workspaces and results of their own."""
+    spec = RNNSpec(mode=mode, input_size=6, hidden_size=8, num_layers=3, bidirectional=True)
+    case = conformance.Case(problem_of(spec, 5), True, 0)
+    with OneStep(cublas, case.problem, None) as network:
+        executor, branches = network.executor, []
+        room = executor._product_room
+        network.memory.at_once = lambda launch, works: branches.append(works)
+        of_data = BackwardDataAddresses(*range(1000, 13000, 1000))
+        of_weights = BackwardWeightsAddresses(*range(20000, 24000, 1000), *of_data[-2:])
+        network.network.gradients_kernel = lambda *_, **__: None
+        written = []
+        for products in network.network.products.values():
+            for product in products:
+                product.run = lambda *where, accumulate: written.append((where[3][2], where[4]))
+        executor.backward(network.launch, of_data, of_weights)
+        (works,) = branches
+        of_branches = []
+        for work in works[:4]:
+            written.clear()
+            work(network.launch)
+            of_branches.append(list(written))
+    workspaces = [{place for _, place in some} for some in of_branches]
+    assert workspaces == [{of_data.workspace + at} for at in room]
+    results = [place for some in of_branches for place, _ in some]
+    assert len(of_branches[0]) == 2  # dx of the lowest layer, from two directions
+    assert len(set(results)) == len(results) - 1
+
+
+def test_rows_that_are_new_ask_the_library_for_nothing(cublas, monkeypatch):
+    spec = RNNSpec(mode="gru", input_size=6, hidden_size=8, num_layers=2)
+    with OneStep(cublas, problem_of(spec, 3), None) as network:
+        monkeypatch.setattr(
+            product._Descriptors, "choose", lambda *_: pytest.fail("asked for algorithms")
+        )
+        for batch in (1, 2, 17, 100, 256):
+            network.network.bind(problem_of(spec, batch), network.launch)
 
 
 def test_nan_in_a_gradient_stays_in_its_row(cublas):

@@ -194,7 +194,7 @@ class BufferLayout:
     def _lay_out_backward(
         self, network: OwnNetwork, bounds: Bounds, launches: LayerLaunches, reserve: Buffer
     ) -> int:
-        """Lay out the workspaces of both backwards; return the bytes of the larger one."""
+        """Lay out the workspaces of both backward calls; return the bytes of the larger one."""
         of_all, layers = self.products.values(), launches.kernel.layers
         workspace = Buffer()
         workspace.add(self._product_bytes)

@@ -1,8 +1,8 @@
 """Candidates of the own recurrent kernels for a problem: a few, measured by the tuner.
 
-The forwards are called "1", "2" and so on, the most promising first. For training, pairs with a
-backward: "2.1" has the second forward and the first backward. A problem of a single step has
-kernels of its own, "step".
+Forward kernels are called "1", "2" and so on, the one with the least estimate first. For training
+there are pairs: "2.1" has the second forward kernel and the first backward kernel. A problem of a
+single step has kernels of its own, "step".
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 18
+_VERSION = 19
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -59,7 +59,7 @@ _CLUSTERS = (9, 0)
 
 
 class _Pair(NamedTuple):
-    """A way to run a problem: a forward and, for training, a backward."""
+    """A way to run a problem: a forward kernel and, for training, a backward kernel."""
 
     forward: KernelConfig
     backward: KernelConfig | None
@@ -242,7 +242,7 @@ class OwnCandidates:
         pairs: list[_Pair] = []
         for number, mine in enumerate(forwards):
             others = backwards[number]
-            # Clusters of a backward have less room: also with the most promising other one.
+            # Clusters of a backward pass have less room: also with the first other one.
             if not others or (others[0].cluster and number + 1 < len(forwards)):
                 others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
             pairs += [_Pair(forward, backward) for backward, forward in product(others, mine)]
@@ -258,7 +258,7 @@ class OwnCandidates:
 
 
 def kind_of(problem: RNNProblem) -> Kind:
-    """The kind of a forward with products of the problem's dtype and one layer at a time."""
+    """The kind of a forward pass with products of the problem's dtype and one layer at a time."""
     spec, options = problem.spec, problem.options
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training),

@@ -26,7 +26,6 @@ MOST_WARPS = 16
 _RING_WARPS = 3
 _ROW_RING = 8  # steps without tensor cores are short
 _MANY_RING_WORDS = 3  # of a thread
-_KEPT_BYTES = 13_000_000  # L2 keeps these on an H100; steps with more and with less took longer
 
 
 class Chip(NamedTuple):
@@ -51,7 +50,7 @@ class Kind(NamedTuple):
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
-    once. ``narrow`` is for a forward in float32 whose recurrent products are of float16.
+    once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16.
     """
 
     mode: str
@@ -72,7 +71,7 @@ class Kind(NamedTuple):
 
     @property
     def saved(self) -> int:
-        """Columns of what a forward leaves, and of what the backward puts in its place."""
+        """Columns that a forward pass leaves, and that the backward pass puts in their place."""
         return SAVED[self.mode]
 
     @property
@@ -162,6 +161,7 @@ class KernelConfig(NamedTuple):
     parts: int = 0
     far: bool = False
     stream_ring: int = 0
+    kept_sixteenths: int = 0
 
     @property
     def blocks(self) -> int:
@@ -252,7 +252,7 @@ class KernelConfig(NamedTuple):
         return self.cells * -(-tasks // (self.tile_warps * self.k_warps))
 
     @property
-    def streams(self) -> int:
+    def ring_arrays(self) -> int:
         """Arrays that a step reads and writes."""
         kind = self.kind
         if kind.backward:
@@ -275,7 +275,7 @@ class KernelConfig(NamedTuple):
     @property
     def ring_words(self) -> int:
         """Words of a slot of the ring: those of all streams of a step."""
-        return self.streams * (self.units // self.kind.array_word) * self.rows
+        return self.ring_arrays * (self.units // self.kind.array_word) * self.rows
 
     @property
     def thread_ring_words(self) -> int:
@@ -332,7 +332,7 @@ class KernelConfig(NamedTuple):
         return self.tile_warps * self.k_warps * self.warp_tiles * 1024
 
     def exchange_bytes(self, steps: int) -> int:
-        """Device memory through which a group exchanges in so many steps."""
+        """Device memory through which a group exchanges in ``steps`` steps."""
         layers = self.kind.layers
         if self.cluster or self.parts:
             return 0
@@ -353,12 +353,6 @@ class KernelConfig(NamedTuple):
     def streamed_bytes(self) -> int:
         """Device memory of the weights that a block reads in every step."""
         return self.k_streamed * self.shared_step_bytes
-
-    @property
-    def kept_percent(self) -> int:
-        """Percent of the weights that a group streams that L2 is asked to keep, if it is far."""
-        streamed = self.group_blocks * self.streamed_bytes
-        return min(100, 100 * _KEPT_BYTES // streamed) if streamed else 0
 
     @property
     def bias_parts(self) -> int:
@@ -410,7 +404,7 @@ class KernelConfig(NamedTuple):
             "CHUNKS": self.chunks,
             "PARTS": self.parts,
             "FAR": self.far,
-            "KEPT_PERCENT": self.kept_percent,
+            "KEPT_SIXTEENTHS": self.kept_sixteenths,
             "STREAM_RING": self.stream_ring,
             "LAYERS": kind.layers,
             # What follows from them, and is needed here too.
@@ -427,7 +421,7 @@ class KernelConfig(NamedTuple):
             "CHUNK_LOADS": self.chunk_loads,
             "K_STREAMED": self.k_streamed,
             "CELLS": self.cells,
-            "STREAMS": self.streams,
+            "RING_ARRAYS": self.ring_arrays,
             "RING_WORDS": self.ring_words,
             "FINDS_PLACES": self.finds_places,
             "SHARE_WORDS": self.share_words,
@@ -441,7 +435,7 @@ class KernelConfig(NamedTuple):
 
 
 def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelConfig:
-    """The division whose groups have so many rows and at most so many blocks, without tensor cores.
+    """Return the division of groups of ``rows`` rows and at most ``blocks`` blocks, by FMA.
 
     ``parts`` threads compute a unit. Of one block, a few warps behind them fill and empty the ring.
     """
@@ -450,7 +444,7 @@ def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelC
     one = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
     )
-    ring_words = one.streams * units // kind.array_word * rows
+    ring_words = one.ring_arrays * units // kind.array_word * rows
     more = 0 if cluster else min(_RING_WARPS, -(-ring_words // 32))
     return one._replace(tile_warps=warps + more)
 

@@ -24,7 +24,7 @@ MAX_LOADS = 8
 """Words that a thread has in flight (``gather.cuh``), and the most that it gathers of a chunk."""
 
 _PLACE_REGISTERS = 40
-"""How many of `_TEAM_REGISTERS` are left where the places of the ring's words are found anew."""
+"""How many of `_TEAM_REGISTERS` are not needed where places of the ring's words are found anew."""
 
 _LEAST_FREE = -28
 """What `free_registers` says where a kernel still moves next to no registers to memory."""
@@ -38,6 +38,10 @@ _MAX_TEAM_BLOCKS = 16
 
 _MOST_ADDED = 4
 """Words of a share that a thread adds up."""
+
+_KEPT_DIVISOR = 4
+"""Of the bytes of L2: the quotient is kept of weights for which it has no room. On an H100 steps of
+LSTMs with H 3072 and H 4096 took longer with twice as many and with none."""
 
 _KEPT_IN_L2 = 0.68
 """The share of L2 that keeps what a step reads until the next step, fitted to steps on an H100."""
@@ -102,7 +106,9 @@ def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[Kern
 
 
 def set_streaming(config: KernelConfig, layer: Layer) -> KernelConfig:
-    """Return the configuration with ``far`` and ``stream_ring``, which depend on what blocks read.
+    """Return the configuration with what depends on the weights that all blocks read in a step.
+
+    These are ``far``, ``stream_ring`` and ``kept_sixteenths``.
 
     It is far if L2 does not keep what blocks read until the next step. Then some of the memory of
     weights that stay is used to ask for the others ahead; so it is in chunks, whose products are
@@ -116,7 +122,17 @@ def set_streaming(config: KernelConfig, layer: Layer) -> KernelConfig:
         ring = min(config.k_shared, config.k_streamed, ahead)
         config = config._replace(k_shared=config.k_shared - ring, stream_ring=ring)
         far = _is_far(config, layer)
-    return config._replace(far=far)
+    return config._replace(far=far, kept_sixteenths=find_kept_part(config, layer) if far else 0)
+
+
+def find_kept_part(config: KernelConfig, layer: Layer) -> int:
+    """Return how many sixteenths of the streamed weights L2 is asked to keep.
+
+    L2 divides lines into sixteen parts by their addresses (PTX ISA, ``createpolicy``).
+    """
+    streamed = config.groups_at_once(layer) * config.group_blocks * config.streamed_bytes
+    kept = layer.chip.l2_bytes // _KEPT_DIVISOR
+    return min(16, 16 * kept // streamed) if streamed else 0
 
 
 def _is_far(config: KernelConfig, layer: Layer) -> bool:
@@ -127,7 +143,7 @@ def _is_far(config: KernelConfig, layer: Layer) -> bool:
 
 
 def least_units(kind: Kind, blocks: int) -> int:
-    """Units of a block, of which so many have all of a layer's."""
+    """Units of a block, if ``blocks`` of them have all units of a layer."""
     return max(8, -(-kind.padded // blocks // 8) * 8)
 
 
@@ -165,8 +181,8 @@ def free_registers(empty: KernelConfig) -> int:
 
     Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
     more sums, words in flight and words of the ring than `_OTHER_REGISTERS` are for: by what the
-    compiler says of 40 kernels, it takes 12 for each word of the ring but the first, unless their
-    places are found anew.
+    compiler says of 40 kernels, it takes 12 for each word of the ring but the first; the places of
+    more than three are found anew (`KernelConfig.finds_places`).
     """
     room = min(255, 65536 // empty.threads)
     sums = empty.warp_tiles * empty.rows // 2

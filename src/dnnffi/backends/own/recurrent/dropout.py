@@ -1,7 +1,7 @@
 """Dropout between the layers of the own kernels: the same random numbers are drawn twice.
 
-Nothing but a seed and a number is kept: a forward writes them into its reserve space, and its
-backward draws the same masks from them again. `dnnffi.reference.dropout` draws them in NumPy.
+Nothing but a seed and a number is kept: a forward pass writes them into its reserve space, and its
+backward pass draws the same masks from them again. `dnnffi.reference.dropout` draws them in NumPy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_BLOCKS = 2**16 - 1  # in the second and third dimension
 
 
 class Generator(StatesInOrder):
-    """The random numbers of our own dropout on one device; a forward moves them on, there."""
+    """The random numbers of our own dropout on one device; a forward pass moves them on, there."""
 
     def __init__(self, memory: MemoryWithGraphs, device: int, seed: int) -> None:
         super().__init__(memory, device)

@@ -4,8 +4,9 @@ For each layer the products of x of all steps, then one kernel for all steps of 
 backward pass is a kernel for all steps, then the products that give dx; the gradients of the
 weights are products again, which need not wait for each other. If one kernel has all layers at
 once, only the first layer has products of x, and of dx. What kernels exchange is stored in the
-workspace and cleared by every call; a forward pass on ragged rows clears it in the reserve space
-for its backward pass. So streams, threads, graphs and launches that failed share no state.
+workspace and cleared by every call; on ragged rows a forward pass may clear it in the reserve space
+for its backward pass (`BufferLayout`). So streams, threads, graphs and launches that failed share
+no state.
 
 `OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
 takes arithmetic alone.
@@ -283,9 +284,9 @@ class OwnRNNExecutor(AddressExecutor):
             network.packing.begin(launch, layout, tables, at.x, x, at.y, of_forward, of_backward)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
-        has_bias, layers, last_layer = network.spec.bias, network.layers_at_once, len(self._weights)
+        has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
         room = buffers.forward_room.addresses(at.workspace, at.reserve)
-        for layer in range(0, last_layer, layers):
+        for layer in range(0, num_layers, layers):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
@@ -295,7 +296,7 @@ class OwnRNNExecutor(AddressExecutor):
                 self._multiply_x(launch, layer, x, gates, at)
                 if layer == 0 and network.packing is None:
                     self._clear(launch, buffers.forward_room.cleared(at.workspace, 0))
-            is_last = last == last_layer - 1
+            is_last = last == num_layers - 1
             y = at.y if is_last else kept + buffers.arrays[last].y
             matrices, matrix_scales, state_scales = weights_at + weights.w_hh, 0, 0
             if buffers.narrow is not None:
@@ -325,7 +326,7 @@ class OwnRNNExecutor(AddressExecutor):
             params.clip_low, params.clip_high = network.clip
             buffers.forward_launches.run(launch, params)
             x = y
-            if self._dropout is not None and layer < last_layer - 1:
+            if self._dropout is not None and layer < num_layers - 1:
                 x = kept + arrays.dropped
                 of_rows = tables[0], tables[2]
                 self._dropout.drop(launch, y, x, kept + buffers.taken, of_rows, layer)
@@ -468,26 +469,26 @@ class OwnRNNExecutor(AddressExecutor):
 
         found = [self._matrix_addresses(at, xs, place) for place in network.matrices]
 
-        def of_x(launch: Launch) -> None:
+        def enqueue_dw_ih(launch: Launch) -> None:
             for layer, gates, x, dw_ih, _, _ in found:
                 products = buffers.products[network.layer_inputs[layer]]
                 where = gates, x, dw_ih
                 products.dw_ih(launch, positions, where, at.workspace, accumulate=accumulate)
 
-        def of_h(launch: Launch) -> None:
+        def enqueue_dw_hh(launch: Launch) -> None:
             workspace = at.workspace + buffers.beside
             for layer, gates, _, _, h_before, dw_hh in found:
                 products = buffers.products[network.layer_inputs[layer]]
                 where = gates, h_before, dw_hh
                 products.dw_hh(launch, positions, where, workspace, accumulate=accumulate)
 
-        def of_both(launch: Launch) -> None:
+        def enqueue_both(launch: Launch) -> None:
             assert buffers.small_products is not None
             buffers.small_products.dweights(launch, positions, found, accumulate=accumulate)
 
-        works: list[Callable[[Launch], None]] = [of_x, of_h]
+        works: list[Callable[[Launch], None]] = [enqueue_dw_ih, enqueue_dw_hh]
         if buffers.small_products is not None:
-            works = [of_both]
+            works = [enqueue_both]
         if of_biases is not None:
             works.append(of_biases)
         self._memory.at_once(launch, works)

@@ -69,7 +69,7 @@ class LayerArrays(NamedTuple):
     gates : [D, positions, columns, padded]: the products of x, then what a training forward saves,
         then the gradients of the gates
     c_before, h_before : [D, positions, padded]: the state before each step; in training
-    bias_sums : float32 [D * parts, columns, padded]: what a backward leaves of the biases
+    bias_sums : float32 [D * parts, columns, padded]: what a backward kernel leaves of the biases
     y : [positions, D * H], except of the last layer, whose y is the caller's array. Behind the
         other arrays, so that these lie at constant distances from layer to layer
     dropped : y as the next layer reads it: in y's place, but a plain cell's backward needs y too

@@ -28,7 +28,7 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.size_class import SizeClass
 from dnnffi.spec.weights import weight_layout
 
-_MOST_ROWS = 256
+MAX_ROWS = 256
 """Of a problem: of more, a product of a library reads the matrices fewer times."""
 
 _WARPS = 8
@@ -37,7 +37,7 @@ _ROWS = 8, 16, 32, 64
 
 def is_one_step(sizes: SizeClass) -> bool:
     """Whether these kernels run the problems of a class of sizes."""
-    return sizes.max_steps == 1 and not sizes.is_ragged and sizes.max_rows <= _MOST_ROWS
+    return sizes.max_steps == 1 and not sizes.is_ragged and sizes.max_rows <= MAX_ROWS
 
 
 class Division(NamedTuple):
@@ -114,7 +114,7 @@ def divisions(
     return tuple(division(kind, inputs, *where) for inputs in dict.fromkeys(sizes))
 
 
-class Layer(NamedTuple):
+class CompiledLayer(NamedTuple):
     """Constants of a layer for all batches.
 
     ``strides`` are the elements from the matrices, and from the biases, of a direction to the next.
@@ -152,7 +152,7 @@ class OneStepNetwork:
             for one in of_layers
         }
         self.layers = [
-            Layer(
+            CompiledLayer(
                 *by_inputs[spec.layer_input_size(layer)],
                 weights=weights,
                 strides=(weights.matrix_stride // size, weights.bias_stride // size),
@@ -162,8 +162,12 @@ class OneStepNetwork:
 
     def check(self, problem: RNNProblem) -> None:
         """Raise `UnsupportedError` if a problem is not of one step, or has too many rows."""
-        if problem.steps != 1 or problem.batch > _MOST_ROWS:
-            raise UnsupportedError("dnnffi", "", f"this kernel is for one step; got {problem}")
+        if problem.steps != 1 or problem.batch > MAX_ROWS:
+            raise UnsupportedError(
+                "dnnffi",
+                "",
+                f"these kernels are for one step of at most {MAX_ROWS} rows; got {problem}",
+            )
 
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False

@@ -2,13 +2,14 @@
 
 A backward kernel computes the gradients of the gates of a layer, each cell alone
 (``one_step_gradients.cu``); matrix products give the rest, as branches of a graph where the call is
-captured. In the reserve space a layer has ``saved``, ``of_x`` and ``of_h`` in the shapes of that
-file, sums for the biases, and the y of a layer below the last one.
+captured. The reserve space has the state of dropout, and for each layer ``saved``, the gradients of
+its products of x and, of a GRU, those of h_0 in the shapes of that file, sums for the biases, and y
+unless the layer is the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,12 @@ from dnnffi.backends.own.recurrent.kernels import (
     one_step_gradients_kernel,
 )
 from dnnffi.backends.own.recurrent.layout import Buffer
-from dnnffi.backends.own.recurrent.one_step import Division, OneStepExecutor, OneStepNetwork
+from dnnffi.backends.own.recurrent.one_step import (
+    MAX_ROWS,
+    Division,
+    OneStepExecutor,
+    OneStepNetwork,
+)
 from dnnffi.backends.own.recurrent.params import OneStepGradientsParams
 from dnnffi.backends.own.recurrent.rows import row_layout
 from dnnffi.backends.own.source import Constant, KernelSource
@@ -32,6 +38,7 @@ from dnnffi.backends.rnn_interface import (
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
+from dnnffi.device.branches import Work
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.problem import RNNProblem
 
@@ -42,8 +49,15 @@ CONSTANTS: dict[str, Constant] = {"UNITS": UNITS, "ROWS": ROWS, "WARPS": WARPS}
 """Constants of ``one_step_gradients.cu`` besides those of the cell."""
 
 _NO_TABLES = 0, 0
+_MAX_ROWS = tuple(1 << bits for bits in range((MAX_ROWS - 1).bit_length() + 1))
+"""Of batches that share algorithms of matrix products."""
 
-Work = Callable[[Launch], None]
+
+class ProductAlgorithms(NamedTuple):
+    """Algorithms of `LayerProducts` for a number of rows."""
+
+    data: Algorithms
+    weights: Algorithms
 
 
 class LayerProducts(NamedTuple):
@@ -67,20 +81,20 @@ class LayerProducts(NamedTuple):
             products.product(transposed, factor, matrices),
         )
 
-
-class Chosen(NamedTuple):
-    """Algorithms of `LayerProducts` for a number of rows."""
-
-    data: Algorithms
-    weights: Algorithms
+    def choose(self, rows: int) -> ProductAlgorithms:
+        """Return the algorithms for up to ``rows`` rows; the library is asked once for a number."""
+        return ProductAlgorithms(self.data.choose(rows), self.weights.choose(rows))
 
 
 class LayerRoom(NamedTuple):
-    """Offsets of what a layer has in the reserve space, in bytes; ``of_h`` may be ``of_x``."""
+    """Offsets of what a layer has in the reserve space, in bytes.
+
+    The gradients of both products are the same array, unless the layer is a GRU's.
+    """
 
     saved: int
-    of_x: int
-    of_h: int
+    d_x_products: int
+    d_h_products: int
     bias_sums: int
     y: int
 
@@ -135,6 +149,10 @@ class OneStepTrainingNetwork(OneStepNetwork):
         self.products = {
             each: LayerProducts.of(self._all_products, gates, each) for each in columns
         }
+        # A batch with a new number of rows asks the library for nothing.
+        for products in self.products.values():
+            for rows in _MAX_ROWS:
+                products.choose(rows)
 
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
@@ -169,27 +187,30 @@ class OneStepTrainingExecutor(OneStepExecutor):
         batch = problem.batch
         max_rows = batch if is_exact else 1 << (batch - 1).bit_length()
         self._chosen = {
-            columns: Chosen(products.data.choose(max_rows), products.weights.choose(max_rows))
-            for columns, products in network.products.items()
+            columns: products.choose(max_rows) for columns, products in network.products.items()
         }
         kind, size = network.kind, network.item_bytes
         self._direction_bytes = batch * kind.hidden * size  # of states
         self._gate_bytes = kind.gates * self._direction_bytes  # of a direction
         self._row_blocks = -(-batch // ROWS)
         reserve, workspace = Buffer(), Buffer()
-        self._taken = reserve.add(STATE_BYTES if network.dropout is not None else 0)
+        self._taken = reserve.add(STATE_BYTES if problem.drops else 0)
         self._rooms = [self._room_of(reserve, layer) for layer in range(problem.spec.num_layers)]
         self._bias_sums = BiasSums.of([room.bias_sums for room in self._rooms], self._row_blocks)
-        of_data = max(one.data.workspace_bytes for one in self._chosen.values())
-        of_weights = max(one.weights.workspace_bytes for one in self._chosen.values())
+        of_h = self._chosen[kind.hidden]
+        of_x = [self._chosen[layer.division.inputs] for layer in self._layers]
         self._dy = workspace.add(self._state_bytes if problem.spec.num_layers > 1 else 0)
         self._product_room = ProductRoom(
-            *workspace.add_all(of_data, of_data, of_weights, of_weights)
+            dx=workspace.add(max(one.data.workspace_bytes for one in of_x)),
+            dh_0=workspace.add(of_h.data.workspace_bytes),
+            dw_ih=workspace.add(max(one.weights.workspace_bytes for one in of_x)),
+            dw_hh=workspace.add(of_h.weights.workspace_bytes),
         )
         self.reserve_bytes = reserve.nbytes
         self.workspace_bytes = self.least_workspace_bytes = workspace.nbytes
         self._dropout = None
-        if network.dropout is not None:
+        if problem.drops:
+            assert network.dropout is not None
             self.generator = checked_generator(generator, self.device)
             layout = row_layout(problem)
             self._dropout = network.dropout.bind(problem, layout, self.generator)
@@ -199,14 +220,16 @@ class OneStepTrainingExecutor(OneStepExecutor):
         kind, directions = self._network.kind, self._sizes[1]
         gate_bytes = directions * self._gate_bytes
         sums = directions * self._row_blocks * kind.saved * kind.hidden * 4
-        saved, of_x, of_h, bias_sums, y = reserve.add_all(
+        saved, d_x_products, d_h_products, bias_sums, y = reserve.add_all(
             directions * kind.saved * self._direction_bytes,
             gate_bytes,
             gate_bytes if kind.mode == "gru" else 0,
             sums if self.problem.spec.bias else 0,
             self._state_bytes if layer < self.problem.spec.num_layers - 1 else 0,
         )
-        return LayerRoom(saved, of_x, of_h if kind.mode == "gru" else of_x, bias_sums, y)
+        return LayerRoom(
+            saved, d_x_products, d_h_products if kind.mode == "gru" else d_x_products, bias_sums, y
+        )
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         x, last, taken = at.x, len(self._layers) - 1, at.reserve + self._taken
@@ -239,17 +262,22 @@ class OneStepTrainingExecutor(OneStepExecutor):
     def _backward_data(
         self, launch: Launch, at: BackwardDataAddresses, beside: Sequence[Work]
     ) -> None:
-        """Enqueue backward data; ``beside`` are works that wait for the last gradients of gates."""
+        """Enqueue backward data; ``beside`` are works that wait for the gradients of all gates.
+
+        Only a layer's dx precedes the layer below. All else waits, and then runs at the same time.
+        """
         dy = at.dy
-        for layer in reversed(range(len(self._layers))):
+        for layer in reversed(range(1, len(self._layers))):
             self._run_gradients(launch, layer, dy, at)
             # A layer's dx takes the place of its dy, which its kernel has read by then.
-            dx = at.dx if layer == 0 else at.workspace + self._dy
-            works: list[Work] = [partial(self._dx, layer=layer, dx=dx, at=at)]
-            if at.dh_0:
-                works.append(partial(self._dh_0, layer=layer, at=at))
-            self._memory.at_once(launch, works if layer > 0 else [*works, *beside])
+            dx = at.workspace + self._dy
+            self._dx(launch, layer, dx, at)
             dy = dx
+        self._run_gradients(launch, 0, dy, at)
+        works: list[Work] = [partial(self._dx, layer=0, dx=at.dx, at=at)]
+        if at.dh_0:
+            works.append(partial(self._dh_0, at=at))
+        self._memory.at_once(launch, [*works, *beside])
 
     def _run_gradients(
         self, launch: Launch, layer: int, dy: int, at: BackwardDataAddresses
@@ -264,8 +292,8 @@ class OneStepTrainingExecutor(OneStepExecutor):
             dy=dy,
             dh_n=at.dh_n and at.dh_n + states,
             dc_n=at.dc_n and at.dc_n + states,
-            of_x=at.reserve + room.of_x,
-            of_h=at.reserve + room.of_h,
+            d_x_products=at.reserve + room.d_x_products,
+            d_h_products=at.reserve + room.d_h_products,
             dh_0=at.dh_0 and at.dh_0 + states,
             dc_0=at.dc_0 and at.dc_0 + states,
             bias_sums=at.reserve + room.bias_sums if self.problem.spec.bias else 0,
@@ -289,7 +317,7 @@ class OneStepTrainingExecutor(OneStepExecutor):
         columns, weights = of_layer.division.inputs, of_layer.weights
         product, chosen = self._network.products[columns].data, self._chosen[columns].data
         for direction in range(self._sizes[1]):
-            gates = at.reserve + room.of_x + direction * self._gate_bytes
+            gates = at.reserve + room.d_x_products + direction * self._gate_bytes
             w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
             product.run(
                 *(launch, self._sizes[0], chosen, (gates, w_ih, dx)),
@@ -300,20 +328,21 @@ class OneStepTrainingExecutor(OneStepExecutor):
             taken = at.reserve + self._taken
             self._dropout.drop(launch, dx, dx, taken, _NO_TABLES, layer - 1)
 
-    def _dh_0(self, launch: Launch, layer: int, at: BackwardDataAddresses) -> None:
-        """Enqueue dh_0 of a layer. Of a GRU its kernel has left the other part there."""
-        weights, room, kind = self._layers[layer].weights, self._rooms[layer], self._network.kind
+    def _dh_0(self, launch: Launch, at: BackwardDataAddresses) -> None:
+        """Enqueue dh_0 of all layers. Of a GRU its kernel has left the other part there."""
+        kind = self._network.kind
         product, chosen = self._network.products[kind.hidden].data, self._chosen[kind.hidden].data
-        dh_0 = at.dh_0 + layer * self._state_bytes
-        for direction in range(self._sizes[1]):
-            gates = at.reserve + room.of_h + direction * self._gate_bytes
-            w_hh = at.weights + weights.w_hh + direction * weights.matrix_stride
-            where = gates, w_hh, dh_0 + direction * self._direction_bytes
-            product.run(
-                *(launch, self._sizes[0], chosen, where),
-                at.workspace + self._product_room.dh_0,
-                accumulate=kind.mode == "gru",
-            )
+        for layer, (of_layer, room) in enumerate(zip(self._layers, self._rooms, strict=True)):
+            weights, dh_0 = of_layer.weights, at.dh_0 + layer * self._state_bytes
+            for direction in range(self._sizes[1]):
+                gates = at.reserve + room.d_h_products + direction * self._gate_bytes
+                w_hh = at.weights + weights.w_hh + direction * weights.matrix_stride
+                where = gates, w_hh, dh_0 + direction * self._direction_bytes
+                product.run(
+                    *(launch, self._sizes[0], chosen, where),
+                    at.workspace + self._product_room.dh_0,
+                    accumulate=kind.mode == "gru",
+                )
 
     def _works_of_weights(self, at: BackwardWeightsAddresses, accumulate: bool) -> list[Work]:
         """Return what need not wait for each other: gradients of weights, of x, of h, of biases."""
@@ -334,7 +363,7 @@ class OneStepTrainingExecutor(OneStepExecutor):
             columns, weights = of_layer.division.inputs, of_layer.weights
             product, chosen = self._network.products[columns].weights, self._chosen[columns].weights
             for direction in range(self._sizes[1]):
-                gates = at.reserve + room.of_x + direction * self._gate_bytes
+                gates = at.reserve + room.d_x_products + direction * self._gate_bytes
                 dw_ih = at.dweights + weights.w_ih + direction * weights.matrix_stride
                 product.run(
                     *(launch, self._sizes[0], chosen, (gates, x, dw_ih)),
@@ -356,7 +385,7 @@ class OneStepTrainingExecutor(OneStepExecutor):
                     if not accumulate:
                         self._memory.clear(dw_hh, matrix_bytes, launch.stream)
                     continue
-                gates = at.reserve + room.of_h + direction * self._gate_bytes
+                gates = at.reserve + room.d_h_products + direction * self._gate_bytes
                 h_0 = at.h_0 + layer * self._state_bytes + direction * self._direction_bytes
                 product.weights.run(
                     *(launch, self._sizes[0], chosen.weights, (gates, h_0, dw_hh)),

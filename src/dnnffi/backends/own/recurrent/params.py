@@ -117,8 +117,8 @@ class OneStepGradientsParams(NamedTuple):
     dy: int
     dh_n: int
     dc_n: int
-    of_x: int
-    of_h: int
+    d_x_products: int
+    d_h_products: int
     dh_0: int
     dc_0: int
     bias_sums: int

@@ -1,7 +1,7 @@
-"""The few configurations that are worth measuring, the most promising first.
+"""The few configurations that are worth measuring, those with the least estimates first.
 
 All divisions that fit on the device are compared by the cost model. Of those that gather words, a
-typical one of each shape is compared first: of how many units, rows and chunks a block has. The
+typical one of each shape is compared first: of how many units, rows and sub-tiles a block has. The
 tuner measures what is left.
 """
 
@@ -200,7 +200,7 @@ def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _find_whole_rows(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return kernels whose groups have at most ``blocks`` blocks, the most promising first."""
+    """Return kernels whose groups have at most ``blocks`` blocks, by their number of threads."""
     found = []
     chip = layer.chip
     for parts in (1, 2, 4, 8, 16, 32):
@@ -232,8 +232,8 @@ def select_layers_at_once(
     """Return kernels that run all layers of a network at once, where it can be faster.
 
     That is where all groups have room on the chip at once with all of their weights, and a step of
-    all layers is expected to take less time than one of each. The most promising one, and one of
-    half as many blocks: together these read half as many words from L2.
+    all layers is expected to take less time than one of each. The one with the least estimate, and
+    one of half as many blocks: together these read half as many words from L2.
     """
     alone = find_gathers(kind, layer)
     least = min((step_us(one, layer) for one in alone), default=0.0)

@@ -42,15 +42,15 @@ struct BackwardArrays
     }
 
     /* What the ring reads, and where it writes; see `Ring`. */
-    DEVICE Array source(int stream) const
+    DEVICE Array source(int array) const
     {
-        if (stream == INPUTS - 1) return dy ? caller_array(dy, directions, padded) : no_array();
+        if (array == INPUT_ARRAYS - 1) return dy ? caller_array(dy, directions, padded) : no_array();
         if (PLAIN) return caller_array(y, directions, padded);
-        if (stream < SAVED) return gate(stream);
+        if (array < SAVED) return gate(array);
         return own_array(const_cast<Element *>(CELL == LSTM ? c_before : h_before), 1);
     }
 
-    DEVICE Array target(int stream) const { return stream < SAVED ? gate(stream) : no_array(); }
+    DEVICE Array target(int array) const { return array < SAVED ? gate(array) : no_array(); }
 
     DEVICE Array second(int) const { return no_array(); }
 
@@ -60,11 +60,11 @@ struct BackwardArrays
 /* What a thread's cells read: gates, state and dy; read while gradients are in flight, unless CROWDED. */
 struct BackwardInputs
 {
-    float of[WARP_TASKS][INPUTS][CELLS];
+    float of[WARP_TASKS][INPUT_ARRAYS][CELLS];
 
-    DEVICE static float read(uint4 *slot, const Task &task, int stream, int e)
+    DEVICE static float read(uint4 *slot, const Task &task, int array, int e)
     {
-        return real(element(slot, stream, task.unit, task.row + e));
+        return real(element(slot, array, task.unit, task.row + e));
     }
 
     DEVICE void read_all(uint4 *slot, int warp, int lane)
@@ -74,10 +74,10 @@ struct BackwardInputs
             const Task task(i, warp, lane);
             if (!task.there) continue;
 #pragma unroll
-            for (int stream = 0; stream < INPUTS; stream++)
+            for (int array = 0; array < INPUT_ARRAYS; array++)
 #pragma unroll
                 for (int e = 0; e < CELLS; e++)
-                    if (!CROWDED) of[i][stream][e] = read(slot, task, stream, e);
+                    if (!CROWDED) of[i][array][e] = read(slot, task, array, e);
         }
     }
 };
@@ -152,9 +152,9 @@ DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 
         __syncwarp(); /* a warp sends what its threads have written */
 #pragma unroll
         for (int gate = 0; gate < SENT; gate++) {
-            int stream = gate == 2 && CELL == GRU ? 3 : gate;
-            if (TWO_N) stream = (gate + 3) % 4; /* first n's of h, last n's of x */
-            exchange.send(number, sub, slot, stream, gate, task);
+            int array = gate == 2 && CELL == GRU ? 3 : gate;
+            if (TWO_N) array = (gate + 3) % 4; /* first n's of h, last n's of x */
+            exchange.send(number, sub, slot, array, gate, task);
         }
     } else {
         if (CELL == GRU) stored[GATES - 1] = stored[SAVED - 1]; /* n's product of h */
@@ -187,9 +187,9 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             uint4 *const slot = ring.slot(turn, sub);
             begin_phase(block, turn, sub, LOAD_INPUTS);
 
-            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
-               while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts its phase
-               all the same. */
+            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
+               that, while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts
+               its phase all the same. */
             const bool receives = turn > 0 || block.order > 0 || (CLUSTER && LAYERS > 1);
             BackwardInputs inputs;
             const auto load_inputs = [&] {
@@ -199,7 +199,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             if (!POLL_FIRST) load_inputs();
             auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
 
-            /* Receive and multiply: each word as it comes. */
+            /* Receive and multiply: all words, a chunk or a round of them at a time. */
             typename Exchange::Sums sums;
             sums.fill(0);
             if (receives) {
@@ -243,24 +243,23 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                         if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
                         continue;
                     }
-                    const auto input_of = [&](int stream) {
-                        return CROWDED ? BackwardInputs::read(slot, task, stream, e)
-                                       : inputs.of[i][stream][e];
+                    const auto input_of = [&](int array) {
+                        return CROWDED ? BackwardInputs::read(slot, task, array, e) : inputs.of[i][array][e];
                     };
-                    const float of_y = block.order > 0 ? 0.0f : input_of(INPUTS - 1);
+                    const float of_y = block.order > 0 ? 0.0f : input_of(INPUT_ARRAYS - 1);
                     float of_gates[SAVED];
 #pragma unroll
                     for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                     /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
                     const bool live = there && (!PACKED || step < length);
-                    const CellGradients before =
+                    const CellGradients d_before =
                         step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc, params.clip_low,
                                       params.clip_high);
-                    dh = live ? before.h : 0;
-                    dc = live ? before.c : 0;
+                    dh = live ? d_before.h : 0;
+                    dc = live ? d_before.c : 0;
 #pragma unroll
                     for (int gate = 0; gate < SAVED; gate++) {
-                        const float gradient = live ? before.gates[gate] : 0;
+                        const float gradient = live ? d_before.gates[gate] : 0;
                         stored[gate] = rounded(gradient);
                         if (task.owns()) element(slot, gate, task.unit, task.row + e) = stored[gate];
                         cells.bias[sub][i][gate] += gradient;
@@ -271,8 +270,8 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             begin_phase(block, turn, sub, STORE);
             if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
 
-            /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results of
-               the turn before are stored here. */
+            /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results
+               of the turn before are stored here. */
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(turn, sub);
             if (turn < num_steps) exchange.scatter(turn, sub, weights);

@@ -1,15 +1,17 @@
 #pragma once
 /* The part of a layer that a block computes, and what the ways to exchange have in common.
 
-   The loops of `forward.cuh` and `backward.cuh` are templates of two types. A `Product` has the types `Weights`
-   and `Factor`, and two constants that its file explains. An `Exchange` includes its product, and has
-   - `Sums`, what `Gather::receive` adds products to, and `PartialSums`, through which the threads of a cell get
-     the sums over k (`write`, `add_up`);
-   - `Gather`, which `gather` returns: `request` asks for the first words of an exchange, `receive` waits for all
-     of them and multiplies;
-   - `send`, for the words of a task in a slot of the ring, if SENDS_WORDS; else `put`, for the values of a cell;
-   - `scatter`, which with reduce-scatter, in a backward pass, multiplies what a turn has left and sends partial
-     sums, which `gather` of the next turn reads;
+   The loops of `forward.cuh` and `backward.cuh` are templates of two types. A `Product` has the types
+   `Weights` and `Factor`, and two constants that its file explains. An `Exchange` includes its product, and
+   has
+   - `Sums`, what `Gather::receive` adds products to, and `PartialSums`, through which the threads of a cell
+     get the sums over k (`write`, `add_up`);
+   - `Gather`, which `gather` returns: `request` asks for the first words of an exchange, `receive` waits for
+     all of them and multiplies;
+   - `send`, for the words of a task in a slot of the ring, if SENDS_WORDS; else `put`, for the values of a
+     cell;
+   - `scatter`, which with reduce-scatter, in a backward pass, multiplies what a turn has left and sends
+     partial sums, which `gather` of the next turn reads;
    - `confirm`, which tells the layer that was read that it was, in a cluster of LAYERS;
    - HAS_SECOND_BARRIER, whether a second barrier ends a step;
    - `late`, whether words never came. */
@@ -19,7 +21,7 @@
 namespace dnnffi {
 
 /* Which rows, units, layer and direction a block has, as one of its threads sees it. What every step uses is
-   `retained`. */
+   `retained`, where registers are left. */
 struct Block
 {
     int warp, lane;   /* of the thread */

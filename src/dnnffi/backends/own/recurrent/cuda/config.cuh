@@ -1,7 +1,7 @@
 #pragma once
 /* Division of a step among blocks, warps and threads: the constants of a `Config`, which Python chooses
-   (`config.py`), and those that follow from them. What Python needs too is computed there alone; the
-   assertions at the end say what has to hold. */
+   (`config.py`), and those that follow from them. The assertions at the end say what has to hold between
+   them. */
 
 #include "cells.cuh"
 #include "dtype.cuh"
@@ -20,8 +20,8 @@ constexpr int LAYERS = Config::LAYERS;
 
 /* Hidden units of a block, a multiple of 8. */
 constexpr int UNITS = Config::UNITS;
-/* Rows of a sub-tile, a multiple of 8; SUBTILES of them belong to a group of blocks, which works on them
-   in turn, so that one is exchanged while the other is computed. */
+/* Rows of a sub-tile, a multiple of 8, or with FMA 1, 2 or 4; SUBTILES of them belong to a group of blocks,
+   which works on them in turn, so that one is exchanged while the other is computed. */
 constexpr int ROWS = Config::ROWS, SUBTILES = Config::SUBTILES;
 /* The warps of a block share the tiles of its gates and the sum over k. */
 constexpr int TILE_WARPS = Config::TILE_WARPS, K_WARPS = Config::K_WARPS;
@@ -33,7 +33,7 @@ constexpr int K_REGISTERS = Config::K_REGISTERS, K_SHARED = Config::K_SHARED;
 constexpr bool STAGED = Config::STAGED;
 /* Whether words are requested before the step's inputs are read. */
 constexpr bool POLL_FIRST = Config::POLL_FIRST;
-/* Steps whose inputs are in flight. */
+/* Slots of the ring: inputs of RING - 1 steps are in flight. */
 constexpr int RING = Config::RING;
 /* Whether the blocks of a group are a cluster, which exchanges in shared memory. With tensor
    cores and words in L2 a second barrier ends a step, so that no thread polls while others compute cells; a
@@ -51,17 +51,17 @@ constexpr int CHUNKS = Config::CHUNKS;
    one block or a CLUSTER. ROWS is then 1, 2 or 4, at most PARTS. 0: tensor cores. */
 constexpr int PARTS = Config::PARTS;
 constexpr bool FMA = PARTS > 0;
-/* Number of a warp's steps of k whose streamed weights are asked for ahead, and have a place in shared memory.
-   0: they are read when they are multiplied. */
+/* Number of a warp's steps of k whose streamed weights are asked for ahead, and have a place in shared
+   memory. 0: they are read when they are multiplied. */
 constexpr int STREAM_RING = Config::STREAM_RING;
-/* Whether L2 has no room for the weights that are read from there in every step; what part of them it is asked
-   to keep then. */
+/* Whether L2 has no room for the weights that are read from there in every step; how many sixteenths of them
+   it is asked to keep then. */
 constexpr bool FAR = Config::FAR;
-constexpr float KEPT_PART = Config::KEPT_PERCENT / 100.0f;
+constexpr int KEPT_SIXTEENTHS = Config::KEPT_SIXTEENTHS;
 
 /* In the kernels' own arrays gates are padded to PADDED units: whole words, whole octets. */
 constexpr int PADDED = Config::PADDED;
-constexpr int TEAMS = Config::TEAMS, BLOCKS = Config::BLOCKS; /* of a group */
+constexpr int TEAMS = Config::TEAMS, BLOCKS = Config::BLOCKS; /* of a group, for each of its LAYERS */
 constexpr int WORDS = PADDED / K_WORD;                        /* of a row of one gate, or of h */
 constexpr int BLOCK_WORDS = UNITS / K_WORD;                   /* those of a block */
 constexpr int ARRAY_WORDS = UNITS / WORD;                     /* the same in an array */
@@ -117,29 +117,31 @@ constexpr int TASKS = UNITS / 8 * COLUMNS * (3 - CELLS);
 constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
 constexpr int TASK_WORDS = 32 * CELLS / K_WORD; /* that a task sends, of one gate */
 
-/* The arrays that a step reads and writes, each a stream of words through the ring. */
+/* The arrays that a step reads and writes, whose words pass through the ring. */
 constexpr bool PLAIN = CELL == TANH || CELL == RELU;
-constexpr int STREAMS = Config::STREAMS;
-constexpr int INPUTS = BACKWARD ? STREAMS : GATES; /* streams that are read */
-constexpr int RING_WORDS = Config::RING_WORDS;     /* of a slot */
+constexpr int RING_ARRAYS = Config::RING_ARRAYS;
+constexpr int INPUT_ARRAYS = BACKWARD ? RING_ARRAYS : GATES; /* those that are read */
+constexpr int RING_WORDS = Config::RING_WORDS;               /* of a slot */
 
-/* With FMA, but for a CLUSTER, which does it while words arrive, the last warps of a block fill and empty
-   the ring, while the others compute. */
+/* With FMA and without a CLUSTER the last warps of a block fill and empty the ring, while the others
+   compute. */
 constexpr int CELL_THREADS = FMA ? (UNITS * PARTS + 31) / 32 * 32 : THREADS;
 constexpr int ALIKE = FMA ? PARTS / ROWS : 1; /* threads that have the same sums */
 constexpr int RING_FIRST = FMA && !CLUSTER ? CELL_THREADS : 0;
 constexpr int RING_THREADS = THREADS - RING_FIRST;
 constexpr int THREAD_WORDS = (RING_WORDS + RING_THREADS - 1) / RING_THREADS;
-constexpr int STREAM_WORDS = RING_WORDS / STREAMS;
-constexpr bool FINDS_PLACES = Config::FINDS_PLACES; /* whether a step finds the places of a thread's words anew */
-constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first stream that is sent */
+constexpr int RING_ARRAY_WORDS = RING_WORDS / RING_ARRAYS;
+constexpr bool FINDS_PLACES =
+    Config::FINDS_PLACES;                    /* whether a step finds the places of a thread's words anew */
+constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent */
 
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some
    blocks' words each, or a thread several words of all blocks. */
 constexpr int SHARE_WORDS = Config::SHARE_WORDS;
 constexpr int ADDERS = !FMA && SHARE_WORDS < THREADS ? THREADS / SHARE_WORDS : 1; /* threads of a word */
 constexpr int ADDED = (SHARE_WORDS + THREADS - 1) / THREADS;                      /* words of a thread */
-constexpr bool ROW_PAIRS = COLUMNS % 2 == 0; /* what a word of a share has of two columns or tiles */
+constexpr bool ROW_PAIRS =
+    COLUMNS % 2 == 0; /* whether a word of a share has two columns, or else two half tiles */
 
 constexpr int CHUNK_WORDS = Config::CHUNK_WORDS;
 constexpr int CHUNK_LOADS = Config::CHUNK_LOADS; /* of a thread */
@@ -180,8 +182,9 @@ static_assert(K_WARPS * WARP_K * 4 >= EXCHANGED, "all of k");
 static_assert(FMA || K_REGISTERS + K_SHARED + K_STREAMED == WARP_K, "all weights");
 static_assert(CHUNK_WORDS == 4 * K_WARPS * CHUNK_K * ROWS, "words of a chunk");
 static_assert(CHUNK_LOADS * THREADS >= CHUNK_WORDS, "loads of a chunk");
-static_assert(STREAMS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN)), "arrays");
-static_assert(RING_WORDS == STREAMS * ARRAY_WORDS * ROWS, "a slot of the ring");
+static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN)),
+              "arrays");
+static_assert(RING_WORDS == RING_ARRAYS * ARRAY_WORDS * ROWS, "a slot of the ring");
 static_assert(FMA || SHARE_WORDS == BLOCK_HALVES * COLUMNS * 16, "a share");
 static_assert(SLOT_WORDS >= SHARES + (SCATTER ? (TEAM > 1) * TEAMS * GATHERED_WORDS : SENT * WORDS * ROWS),
               "what is exchanged");
@@ -207,6 +210,8 @@ static_assert(FMA || PASSAGES >= 2, "passages of weights");
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");
 static_assert(RING_THREADS > 0, "someone moves words");
+static_assert(!FINDS_PLACES || !FMA && !CLUSTER, "all threads move words, in long steps");
+static_assert(KEPT_SIXTEENTHS >= 0 && KEPT_SIXTEENTHS <= (FAR ? 16 : 0), "a part of what L2 has no room for");
 static_assert(!CLUSTER || STAGED && SUBTILES == 1, "a cluster stages one sub-tile");
 static_assert(!SCATTER || BACKWARD && STAGED && !CLUSTER && K_WARPS == 1 && SUBTILES == 1, "shares");
 static_assert(!SCATTER || ROW_PAIRS || BLOCK_HALVES % 2 == 0, "a tile is one block's");

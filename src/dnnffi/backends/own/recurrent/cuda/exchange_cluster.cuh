@@ -1,13 +1,14 @@
 #pragma once
-/* All-gather in a cluster: each block sends the words of its units into the shared memory of all blocks of its
-   group. `cluster.cuh` has the protocol and its proof. */
+/* All-gather in a cluster: each block sends the words of its units into the shared memory of all blocks of
+   its group. `cluster.cuh` has the protocol and its proof. */
 
 #include "cluster.cuh"
 #include "product_tensor_core.cuh"
 
 namespace dnnffi {
 
-/* The words of an exchange: nobody asks for them. Of several LAYERS, those from `begin` to `end` are there. */
+/* The words of an exchange: nobody asks for them. Of several LAYERS, those from `begin` to `end` are
+   there. */
 struct ClusterGather
 {
     Arrivals arrivals;
@@ -54,8 +55,8 @@ struct ClusterAllGather : ExchangeDefaults
        phase earlier. */
     DEVICE static int phase_of(int exchange) { return exchange + (BACKWARD && LAYERS > 1); }
 
-    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and its
-       own have words. */
+    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
+       its own have words. */
     DEVICE ClusterGather gather(int exchange, int, bool other, bool own) const
     {
         const int phase = phase_of(exchange);
@@ -63,12 +64,12 @@ struct ClusterAllGather : ExchangeDefaults
                 own ? EXCHANGED : PART_WORDS};
     }
 
-    /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
-    DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task,
+    /* Sends what a task has written into the array `array` of a slot: the words of a gate. */
+    DEVICE void send(int exchange, int, const uint4 *ring, int array, int gate, const Task &task,
                      float scale = 1) const
     {
         if constexpr (LAYERS > 1) {
-            send_to_layers(exchange, ring, stream, gate, task);
+            send_to_layers(exchange, ring, array, gate, task);
             return;
         }
 #pragma unroll
@@ -78,7 +79,7 @@ struct ClusterAllGather : ExchangeDefaults
             const auto [word, row] = WordPlace(i % TASK_WORDS, task);
             const int unit_word = rank * BLOCK_WORDS + word;
             if (unit_word >= WORDS || row >= rows) continue;
-            const uint4 factors = factors_of(ring, stream, word, row, scale);
+            const uint4 factors = factors_of(ring, array, word, row, scale);
             const uint4 *to =
                 staged + (exchange & 1) * GATHERED_WORDS + staged_at(gate * WORDS + unit_word, row);
             const int block = i / TASK_WORDS;
@@ -102,7 +103,7 @@ struct ClusterAllGather : ExchangeDefaults
 
   private:
     /* `send` with several LAYERS: to its own, and to the one that reads it. */
-    DEVICE void send_to_layers(int exchange, const uint4 *ring, int stream, int gate, const Task &task) const
+    DEVICE void send_to_layers(int exchange, const uint4 *ring, int array, int gate, const Task &task) const
     {
         const int own = phase_of(exchange), other = own - 1;
 #pragma unroll
@@ -120,7 +121,7 @@ struct ClusterAllGather : ExchangeDefaults
             const int phase = to_layer == 0 ? own : other;
             const int block = (order + to_layer) * BLOCKS + i / TASK_WORDS % BLOCKS;
             const uint4 *to = staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
-            store_in_block(in_block(shared_address(to), block), factors_of(ring, stream, word, row),
+            store_in_block(in_block(shared_address(to), block), factors_of(ring, array, word, row),
                            in_block(arrivals.of(phase), block));
         }
     }

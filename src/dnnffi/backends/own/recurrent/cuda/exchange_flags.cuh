@@ -21,8 +21,8 @@
    Why a launch needs no zeroed memory: a block finds the tags of the previous launch in its own
    words, which no other block writes. Each launch on a buffer writes all words of a group's slot
    equally often. It has to be zeroed before the first launch only; here every call does so, since
-   workspaces are shared. (For a backward kernel on ragged rows the forward pass does, in the reserve
-   space, which only its own backward pass uses.)
+   workspaces are shared. (For a backward kernel on ragged rows the forward pass may, in the reserve
+   space, which only its own backward pass uses: `buffer_layout.py`.)
 
    LAYERS that run at once have a slot for each step, which the call clears before the launch: every
    word is written once, with the tag 1, and stays. So nothing is overwritten, however far a layer is
@@ -96,7 +96,7 @@ template <bool SHARE = false> DEVICE bool has_tag(const uint4 &word, u32 tag)
     return ((word.w ^ tag) & TAG<SHARE>) == 0;
 }
 
-/* What replaces a word that never arrived: its last element is NaN. */
+/* What replaces a word that never arrived: NaN in each 32 bits. */
 template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
     const u32 nan = FACTORS == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;

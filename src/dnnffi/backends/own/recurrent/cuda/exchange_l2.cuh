@@ -61,8 +61,8 @@ struct L2AllGather : ExchangeDefaults
         return slot(exchange, sub) - (LAYERS > 1 ? PART_WORDS * ROWS : 0);
     }
 
-    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and its
-       own have words. */
+    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
+       its own have words. */
     DEVICE Gather gather(int exchange, int sub, bool other, bool own) const
     {
         const Source source{gathered(exchange, sub), other ? 0 : PART_WORDS * ROWS,
@@ -70,8 +70,8 @@ struct L2AllGather : ExchangeDefaults
         return Gather(source, staged, tags.of(exchange));
     }
 
-    /* Sends what a task has written into the stream `stream` of the ring: the words of a gate. */
-    DEVICE void send(int exchange, int sub, const uint4 *ring, int stream, int gate, const Task &task,
+    /* Sends what a task has written into the array `array` of a slot: the words of a gate. */
+    DEVICE void send(int exchange, int sub, const uint4 *ring, int array, int gate, const Task &task,
                      float scale = 1) const
     {
 #pragma unroll
@@ -82,7 +82,7 @@ struct L2AllGather : ExchangeDefaults
             const int unit_word = rank * BLOCK_WORDS + word;
             if (unit_word >= WORDS) continue;
             store_word(slot(exchange, sub) + (gate * WORDS + unit_word) * ROWS + row,
-                       tagged(factors_of(ring, stream, word, row, scale), tags.of(exchange)));
+                       tagged(factors_of(ring, array, word, row, scale), tags.of(exchange)));
         }
     }
 };

@@ -1,9 +1,9 @@
 #pragma once
-/* Reduce-scatter through L2 (split-K), of a backward pass: a block multiplies the words of few units, the gradients
-   of their gates, by the rows of w_hh of these gates, and sends each block its share, the partial sums of that
-   block's units. A TEAM has blocks that exchange their words first, and then send shares to the blocks of their own
-   place in all teams; in a team of one block words do not leave it. `exchange_flags.cuh` has the protocol and its
-   proof. */
+/* Reduce-scatter through L2 (split-K), of a backward pass: a block multiplies the words of few units, the
+   gradients of their gates, by the rows of w_hh of these gates, and sends each block its share, the partial
+   sums of that block's units. A TEAM has blocks that exchange their words first, and then send shares to the
+   blocks of their own place in all teams; in a team of one block words do not leave it. `exchange_flags.cuh`
+   has the protocol and its proof. */
 
 #include "block.cuh"
 #include "gather.cuh"
@@ -141,16 +141,16 @@ struct ReduceScatter : ExchangeDefaults
         return ShareGather(slot(exchange) + rank * TEAMS * SHARE_WORDS, shares.of<true>(exchange));
     }
 
-    /* Sends what a task has written into the stream `stream` of the ring to its team: the words of a gate. Those
+    /* Sends what a task has written into the array `array` of a slot to its team: the words of a gate. Those
        of a team of one block are staged. */
-    DEVICE void send(int exchange, int, const uint4 *ring, int stream, int gate, const Task &task) const
+    DEVICE void send(int exchange, int, const uint4 *ring, int array, int gate, const Task &task) const
     {
 #pragma unroll
         for (int first = 0; first < TASK_WORDS; first += 32) {
             const int i = first + task.lane;
             if (i >= TASK_WORDS) continue;
             const auto [word, row] = WordPlace(i, task);
-            const uint4 factors = factors_of(ring, stream, word, row);
+            const uint4 factors = factors_of(ring, array, word, row);
             if constexpr (TEAM == 1) {
                 staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors;
             } else {

@@ -1,6 +1,6 @@
 #pragma once
-/* Exchange of a group that is one block, without tensor cores: nothing leaves the block. The state of a step, or
-   backward the gradients of its gates, is staged as float32 by who computed it, in two places in turn.
+/* Exchange of a group that is one block, without tensor cores: nothing leaves the block. The state of a step,
+   or backward the gradients of its gates, is staged as float32 by who computed it, in two places in turn.
 
    Why no thread reads early, or overwrites what is still to be read: a step reads one place and writes the
    other, and its barrier comes after the cells. */

@@ -1,10 +1,10 @@
 #pragma once
-/* All-gather of float32 in a cluster, without tensor cores: the state of a step, or backward the gradients of its
-   gates, is staged in all blocks by who computed it, in two places in turn.
+/* All-gather of float32 in a cluster, without tensor cores: the state of a step, or backward the gradients of
+   its gates, is staged in all blocks by who computed it, in two places in turn.
 
-   `cluster.cuh` proves that no thread reads early, and that no word is overwritten before it is read, for blocks
-   that send behind a barrier of their threads. Here each thread sends its part of exchange e + 1 after its own
-   products of e, so that a phase ends only when all threads have read e. */
+   `cluster.cuh` proves that no thread reads early, and that no word is overwritten before it is read, for
+   blocks that send behind a barrier of their threads. Here each thread sends its part of exchange e + 1 after
+   its own products of e, so that a phase ends only when all threads have read e. */
 
 #include "cluster.cuh"
 #include "product_fma.cuh"
@@ -58,7 +58,8 @@ struct WholeRowsCluster : ExchangeDefaults
         return {arrivals, staged_of(exchange), exchange};
     }
 
-    /* Stages what a task's cell has for the next product. Threads that have the same cell share the blocks. */
+    /* Stages what a task's cell has for the next product. Threads that have the same cell share the
+       blocks. */
     DEVICE void put(int exchange, const Task &task, const Element *stored) const
     {
         const int unit = rank * UNITS + task.unit;

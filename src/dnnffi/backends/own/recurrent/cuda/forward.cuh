@@ -42,19 +42,19 @@ struct ForwardArrays
     }
 
     /* What the ring reads, and where it writes; see `Ring`. */
-    DEVICE Array source(int stream) const { return stream < GATES && order == 0 ? gate(stream) : no_array(); }
+    DEVICE Array source(int array) const { return array < GATES && order == 0 ? gate(array) : no_array(); }
 
-    DEVICE Array target(int stream) const
+    DEVICE Array target(int array) const
     {
-        if (stream == GATES) return y ? caller_array(y, directions, padded_y) : no_array();
+        if (array == GATES) return y ? caller_array(y, directions, padded_y) : no_array();
         if (!TRAINING || PLAIN) return no_array();
-        if (stream < GATES) return gate(stream);
+        if (array < GATES) return gate(array);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
     }
 
-    DEVICE Array second(int stream) const
+    DEVICE Array second(int array) const
     {
-        return TRAINING && stream == GATES ? own_array(h_before, 1, true) : no_array();
+        return TRAINING && array == GATES ? own_array(h_before, 1, true) : no_array();
     }
 
     DEVICE Array gate(int number) const
@@ -95,8 +95,8 @@ struct ForwardCells
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     int length[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
-    /* NARROW: of products; by what power of two the states of a row exceed 1, of a GRU in all steps, else of h_0
-       alone; of what is sent. */
+    /* NARROW: of products; by what power of two the states of a row exceed 1, of a GRU in all steps, else of
+       h_0 alone; of what is sent. */
     float scale[WARP_TASKS][GATES];
     float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
 
@@ -165,8 +165,8 @@ struct ForwardCells
         return of_row > 1 ? of_row : 1.0f;
     }
 
-    /* A step of cell e of two of task i. `of_x` and `of_h` are the products; the state is that after the step if
-       the row is `live`. */
+    /* A step of cell e of two of task i. `of_x` and `of_h` are the products; the state is that after the step
+       if the row is `live`. */
     DEVICE Cell step(float *of_x, float *of_h, int sub, int i, int e, bool is_first, bool live, float low,
                      float high)
     {
@@ -243,7 +243,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     cells.begin(params, block, layout, arrays);
 
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
-       stream that the first step will write. */
+       array that the first step will write. */
 #pragma unroll
     for (int sub = 0; sub < SUBTILES; sub++)
 #pragma unroll
@@ -261,8 +261,9 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
         }
     ring.wait_for_first();
 
-    /* The condition `step < limit` always holds, but the compiler cannot know that where words are in flight. So it
-       keeps the addresses of a step inside the loop; outside they would take registers that sums need. */
+    /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
+       flight. So it keeps the addresses of a step inside the loop; outside they would take registers that
+       sums need. */
     const int limit = Exchange::HAS_SECOND_BARRIER ? (int)opaque(num_steps) : num_steps;
 
 #pragma unroll 1
@@ -273,8 +274,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             uint4 *const slot = ring.slot(step, sub);
             begin_phase(block, step, sub, LOAD_INPUTS);
 
-            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than that,
-               while they are on their way. */
+            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
+               that, while they are on their way. */
             ForwardInputs inputs;
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
@@ -283,7 +284,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             if (!POLL_FIRST) load_inputs();
             auto gather = exchange.gather(step, sub, block.order > 0, true);
 
-            /* Receive and multiply: each word as it comes. */
+            /* Receive and multiply: all words, a chunk or a round of them at a time. */
             typename Exchange::Sums sums;
             sums.fill(0);
             if (step < limit) {
@@ -330,8 +331,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             begin_phase(block, step, sub, STORE);
             if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
 
-            /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results of
-               the step before are stored here. */
+            /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results
+               of the step before are stored here. */
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(step, sub);
         }

@@ -22,8 +22,8 @@ struct Source
     DEVICE bool has(int at) const { return LAYERS == 1 || (at >= begin && at < end); }
 };
 
-/* The warps that multiply the same part of k gather its words together, a slice, and synchronize with each other
-   only: other slices wait for other words, and multiply at another time. There are K_WARPS slices. */
+/* The warps that multiply the same part of k gather its words together, a slice, and synchronize with each
+   other only: other slices wait for other words, and multiply at another time. There are K_WARPS slices. */
 constexpr int SLICE_THREADS = 32 * TILE_WARPS;
 constexpr int STEP_WORDS = 4 * ROWS;              /* of a step of k */
 constexpr int SLICE_WORDS = CHUNK_K * STEP_WORDS; /* of a chunk */

@@ -33,7 +33,7 @@ struct Config
     static constexpr int CHUNKS = 1;
     static constexpr int PARTS = 0;
     static constexpr bool FAR = false;
-    static constexpr int KEPT_PERCENT = 0;
+    static constexpr int KEPT_SIXTEENTHS = 0;
     static constexpr int STREAM_RING = 0;
     static constexpr int LAYERS = 1;
     static constexpr int PADDED = 1024;
@@ -49,7 +49,7 @@ struct Config
     static constexpr int CHUNK_LOADS = 8;
     static constexpr int K_STREAMED = 0;
     static constexpr int CELLS = 2;
-    static constexpr int STREAMS = 6;
+    static constexpr int RING_ARRAYS = 6;
     static constexpr int RING_WORDS = 384;
     static constexpr bool FINDS_PLACES = false;
     static constexpr int SHARE_WORDS = 512;

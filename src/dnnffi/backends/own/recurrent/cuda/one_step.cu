@@ -1,8 +1,8 @@
 /* A single step of a layer. No earlier step has left anything to keep on the chip or to exchange: one launch
    multiplies x and h_0 by both matrices and computes the cells; in training it leaves what
-   `one_step_gradients.cu` needs. A block has UNITS hidden units of ROWS rows of one direction. Its warps share
-   the sum over k: the first X_WARPS have that of x, the others that of h_0, each every so many steps of k. They
-   add up in shared memory. */
+   `one_step_gradients.cu` needs. A block has UNITS hidden units of ROWS rows of one direction. Its warps
+   share the sum over k: the first X_WARPS have that of x, the others that of h_0, each every X_WARPS-th or
+   H_WARPS-th step of k. They add up in shared memory. */
 
 #include "cells.cuh"
 #include "tiles.cuh"
@@ -44,7 +44,7 @@ template <int COUNT, bool WHOLE> DEVICE uint4 word_of(const Element *row, int k,
     }
 }
 
-/* The sums over a warp's part of k: it is `number` of so many WARPS_OF_K. */
+/* The sums over the part of k of warp `number` of WARPS_OF_K. */
 template <int COUNT, int WARPS_OF_K, bool WHOLE>
 DEVICE void multiply_rows(float (&sums)[TILES][COLUMNS][4], const Element *matrices, const Element *rows,
                           int number, int first_unit, int rows_there)

@@ -1,6 +1,7 @@
-/* The gradients of the gates of a single step, from what `one_step.cu` left. No later step has anything to add, so
-   each cell is computed alone. Matrix products then give dx, dh_0 and the gradients of the weights. A block has
-   UNITS hidden units, one a lane, of ROWS rows, which its warps take in turn. One kernel is for all sizes. */
+/* The gradients of the gates of a single step, from what `one_step.cu` left. No later step has anything to
+   add, so each cell is computed alone. Matrix products then give dx, dh_0 and the gradients of the weights. A
+   block has UNITS hidden units, one a lane, of ROWS rows, which its warps take in turn. One kernel is for all
+   sizes. */
 
 #include "cells.cuh"
 #include "dtype.cuh"
@@ -20,8 +21,8 @@ struct OneStepGradientsParams
     const Element *dy;     /* [B, D, H] */
     const Element *dh_n;   /* [D, B, H]; null: zeros */
     const Element *dc_n;   /* [D, B, H]; null: zeros */
-    Element *of_x;         /* [D, B, GATES, H]: gradients of the products of x */
-    Element *of_h;         /* [D, B, GATES, H]: of those of h_0, if they differ (GRU) */
+    Element *d_x_products; /* [D, B, GATES, H]: gradients of the products of x */
+    Element *d_h_products; /* [D, B, GATES, H]: of those of h_0, if they differ (GRU) */
     Element *dh_0;    /* [D, B, H]: of a GRU, without the part through the product; null: not asked for */
     Element *dc_0;    /* [D, B, H]; null: not asked for */
     float *bias_sums; /* [D, blocks of rows, SAVED, H]; null without biases */
@@ -32,7 +33,8 @@ struct OneStepGradientsParams
     double clip_high;
 };
 
-/* The sums over a block's rows, [SAVED, H], from those of its warps, which meet in `parts`, [WARPS, SAVED, UNITS]. */
+/* The sums over a block's rows, [SAVED, H], from those of its warps, which meet in `parts`, [WARPS, SAVED,
+   UNITS]. */
 DEVICE void store_sums(const float *sums, float *parts, float *of_block, int unit, int hidden)
 {
     const int lane = threadIdx.x % UNITS, warp = threadIdx.x / UNITS;
@@ -47,7 +49,8 @@ DEVICE void store_sums(const float *sums, float *parts, float *of_block, int uni
     of_block[(long long)warp * hidden + unit] = sum;
 }
 
-/* Grid: blocks of units of the first rows of the first direction, then of the next rows, then of the next direction. */
+/* Grid: blocks of units of the first rows of the first direction, then of the next rows, then of the next
+   direction. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     one_step_gradients(const __grid_constant__ OneStepGradientsParams params)
 {
@@ -69,18 +72,19 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         for (int column = 0; column < SAVED; column++)
             saved[column] = real(params.saved[(cell_row * SAVED + column) * hidden + unit]);
         const float dy = real(params.dy[(row * params.directions + direction) * hidden + unit]);
-        const CellGradients before = step_backward(saved, read(params.before), read(params.dh_n) + dy,
-                                                   read(params.dc_n), params.clip_low, params.clip_high);
+        const CellGradients d_before = step_backward(saved, read(params.before), read(params.dh_n) + dy,
+                                                     read(params.dc_n), params.clip_low, params.clip_high);
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) {
             const long long of_gate = (cell_row * GATES + gate) * hidden + unit;
-            params.of_x[of_gate] = rounded(before.gates[gate]);
-            if (CELL == GRU) params.of_h[of_gate] = rounded(before.gates[gate == 2 ? SAVED - 1 : gate]);
+            params.d_x_products[of_gate] = rounded(d_before.gates[gate]);
+            if (CELL == GRU)
+                params.d_h_products[of_gate] = rounded(d_before.gates[gate == 2 ? SAVED - 1 : gate]);
         }
-        if (CELL == GRU && params.dh_0) params.dh_0[at] = rounded(before.h);
-        if (CELL == LSTM && params.dc_0) params.dc_0[at] = rounded(before.c);
+        if (CELL == GRU && params.dh_0) params.dh_0[at] = rounded(d_before.h);
+        if (CELL == LSTM && params.dc_0) params.dc_0[at] = rounded(d_before.c);
 #pragma unroll
-        for (int column = 0; column < SAVED; column++) sums[column] += before.gates[column];
+        for (int column = 0; column < SAVED; column++) sums[column] += d_before.gates[column];
     }
     if (!params.bias_sums) return;
     float *const of_block = params.bias_sums + (long long)of_rows * SAVED * hidden;

@@ -1,11 +1,11 @@
 #pragma once
 /* Parameters of the kernels that run all steps of a layer: one struct for each, passed by value. `params.py`
-   has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them. Kernels
-   of all steps take them without `__grid_constant__`, which made them spill more.
+   has the same names in the same order. Each field has 8 bytes, so that no compiler pads between them.
+   Kernels of all steps take them without `__grid_constant__`, which made them spill more.
 
-   D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. Strides are in elements,
-   except `step_stride` and `row_stride`. Arrays of several LAYERS at once have a layer where those of one have
-   a direction: "[D, ...]" is then [LAYERS, ...]. */
+   D: directions; P: positions, the rows of all steps; B: batch; H: HIDDEN. Strides are in elements, except
+   `step_stride` and `row_stride`. Arrays of several LAYERS at once have a layer where those of one have a
+   direction: "[D, ...]" is then [LAYERS, ...]. */
 
 #include "dtype.cuh"
 
@@ -20,7 +20,7 @@ struct ForwardParams
     Element *h_before; /* [D, P, PADDED]: h before each step; in training */
     Element *y;        /* [P, D, H], of the last layer: the caller's, or dense rows of the kernel's own */
     Element *layer_y;  /* [P, H], of all layers but the last; null in inference */
-    long long layer_stride;
+    long long layer_stride; /* elements */
     /* Weights and biases of a layer. */
     const Element *matrices;       /* [GATES, H, H], row: unit; NARROW: of float16, [GATES, H, PADDED] */
     const float *matrix_scales;    /* [D, GATES, H]: what NARROW rows of matrices were divided by */
@@ -33,8 +33,8 @@ struct ForwardParams
     Element *h_n;       /* [D, B, H]; null: not asked for */
     Element *c_n;       /* [D, B, H]; null: not asked for */
     /* Memory of a launch. */
-    /* [groups of the launch, SUBTILES, slots, SLOT_WORDS]: zeros before the first step; not used by clusters and
-       without tensor cores. */
+    /* [groups of the launch, SUBTILES, slots, SLOT_WORDS]: zeros before the first step; unused by clusters
+       and without tensor cores. */
     uint4 *exchange;
     uint4 *streamed; /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32]: weights that are read in every step */
     /* PACKED: tables of rows, see packed_rows.cuh. */
@@ -44,9 +44,9 @@ struct ForwardParams
     /* Sizes and strides. */
     long long steps;
     long long batch;
-    /* From a step to the next, and from a row of the batch to the next in the same step, counted in rows of an
-       array: a row has its elements of one row of the batch in one step. PACKED: of the caller's y, both 0 where
-       that is packed, too. */
+    /* From a step to the next, and from a row of the batch to the next in the same step, counted in rows of
+       an array, which have the elements of one row of the batch in one step. PACKED: of the caller's y, both
+       0 where that is packed, too. */
     long long step_stride;
     long long row_stride;
     long long positions;

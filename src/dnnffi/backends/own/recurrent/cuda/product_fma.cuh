@@ -1,11 +1,11 @@
 #pragma once
 /* The recurrent product of a step without tensor cores. Tensor cores compute eight rows at once, which is
-   wasted on few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless the
-   group is a CLUSTER, with their recurrent weights as float32 in registers.
+   wasted on few rows and few units. Here a group has ROWS rows; a block has UNITS units, all of them unless
+   the group is a CLUSTER, with their recurrent weights as float32 in registers.
 
-   PARTS consecutive threads have a unit: each of them multiplies some words of 4 of what is staged, by
-   its part of the unit's weights. Then they add up their sums, so that ALIKE of them have those of one
-   row, and compute the same cell. */
+   PARTS consecutive threads have a unit: each of them multiplies some words of 4 of what is staged, by its
+   part of the unit's weights. Then they add up their sums, so that ALIKE of them have those of one row, and
+   compute the same cell. */
 
 #include "tasks.cuh"
 

@@ -32,6 +32,7 @@ DEVICE void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];"
    again. */
 using Policy = unsigned long long;
 
+/* `part` is above 0, up to 1; the device knows sixteenths. */
 DEVICE Policy keep_part(float part)
 {
     Policy policy;

@@ -1,14 +1,13 @@
 #pragma once
-/* Transfer of a step's inputs and results through a ring in shared memory: what a
-   step reads is requested RING - 1 steps ahead, what it wrote is stored after it, so that neither
-   is waited for. (With a STREAM_RING a step does wait for the inputs that it requested: groups of copies
-   complete in order, and groups of weights follow. L2 has these inputs by then.) A slot of the ring has a stream of
-   words for each array.
+/* Transfer of a step's inputs and results through a ring in shared memory: what a step reads is requested
+   RING - 1 steps ahead, what it wrote is stored after it, so that neither is waited for. (With a STREAM_RING
+   a step does wait for the inputs that it requested: groups of copies complete in order, and groups of
+   weights follow. L2 has these inputs by then.) A slot of the ring has words of each array.
 
    Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
-   presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs PREFETCH_STEPS steps
-   before they are requested; not in a CLUSTER, without tensor cores, and where teams of several blocks exchange
-   shares, which gained nothing.
+   presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs PREFETCH_STEPS
+   steps before they are requested; not in a CLUSTER, without tensor cores, and in teams of several blocks,
+   where it gained nothing.
 
    A thread finds out where its words lie once, or anew in each step (FINDS_PLACES). */
 
@@ -63,7 +62,7 @@ DEVICE Extent extent_of(const Params &params, const Block &block, const RowLayou
     return {left < ROWS ? left : ROWS, layout.length(block.first_row), (int)params.steps};
 }
 
-/* An array as a stream sees it: elements of a position, and whether words of it can be moved as
+/* An array as the ring sees it: elements of a position, and whether words of it can be moved as
    such. `later`: what a step writes is what the next one finds there. */
 template <bool IS_PACKED> struct ArrayOf
 {
@@ -104,8 +103,7 @@ DEVICE Array caller_array(const Element *first, int directions, bool padded = fa
     return array;
 }
 
-/* The words of an array that one place of the ring has in turn. Where they lie is found out once: a
-   step has no time for that. */
+/* The words of an array that one place of the ring holds one after the other. */
 template <bool IS_PACKED> struct CursorFields
 {
     Element *first; /* in step 0 */
@@ -183,8 +181,8 @@ DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int uni
     return cursor;
 }
 
-/* The turns of a ring; `OfPlaces` says with `load` and `store` where the words of a slot lie in the arrays. */
-template <class OfPlaces> struct RingTurns
+/* What rings have in common: their turns. `Derived`, the ring itself, has `load` and `store`. */
+template <class Derived> struct RingTurns
 {
     uint4 *slots;
     RowLayout layout;
@@ -245,12 +243,12 @@ template <class OfPlaces> struct RingTurns
     }
 
   private:
-    DEVICE const OfPlaces &ring() const { return static_cast<const OfPlaces &>(*this); }
+    DEVICE const Derived &ring() const { return static_cast<const Derived &>(*this); }
 };
 
-/* `Arrays` says of each stream what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. Where they lie is found once: a
-   short step has no time for that. */
+/* `Arrays` says of each array of a slot what is read (`source`) and where results go (`target`, and also
+   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. Where they lie is found
+   once: a short step has no time for that. */
 template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<Arrays, FINDS>>
 {
     using Turns = RingTurns<Ring<Arrays, FINDS>>;
@@ -269,14 +267,14 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
 #pragma unroll
             for (int r = 0; r < THREAD_WORDS; r++) {
                 const int i = (moves ? threadIdx.x - RING_FIRST : 0) + r * RING_THREADS;
-                const int stream = i / STREAM_WORDS;
+                const int array = i / RING_ARRAY_WORDS;
                 const int row = block.first_row + sub * ROWS + i % ROWS;
                 const int clamped = row < layout.batch ? row : layout.batch - 1;
                 const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
                 const int written = row < layout.batch ? unit : PADDED;
-                sources[sub][r] = cursor_of(arrays.source(stream), layout, unit, clamped);
-                targets[sub][r] = cursor_of(arrays.target(stream), layout, written, clamped);
-                seconds[sub][r] = cursor_of(arrays.second(stream), layout, written, clamped);
+                sources[sub][r] = cursor_of(arrays.source(array), layout, unit, clamped);
+                targets[sub][r] = cursor_of(arrays.target(array), layout, written, clamped);
+                seconds[sub][r] = cursor_of(arrays.second(array), layout, written, clamped);
             }
     }
 
@@ -311,44 +309,46 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
     }
 };
 
-/* The words of a slot that a thread moves if its places are found in each step: of the same row and units in all streams,
-   or of OF_STREAM of these. A round moves whole streams, as many AT_ONCE as there are threads for. */
-struct StreamWords
+/* The words of a slot that a thread moves if its places are found in each step: of the same row and units
+   in all arrays, or of OF_ARRAY of these. A round moves whole arrays, as many AT_ONCE as there are threads
+   for. */
+struct ArrayWords
 {
-    static constexpr int AT_ONCE = RING_THREADS > STREAM_WORDS ? RING_THREADS / STREAM_WORDS : 1;
-    static constexpr int OF_STREAM = (STREAM_WORDS + RING_THREADS - 1) / RING_THREADS;
-    static constexpr int COUNT = (STREAMS + AT_ONCE - 1) / AT_ONCE * OF_STREAM; /* words of a thread */
+    static constexpr int AT_ONCE = RING_THREADS > RING_ARRAY_WORDS ? RING_THREADS / RING_ARRAY_WORDS : 1;
+    static constexpr int OF_ARRAY = (RING_ARRAY_WORDS + RING_THREADS - 1) / RING_THREADS;
+    static constexpr int COUNT = (RING_ARRAYS + AT_ONCE - 1) / AT_ONCE * OF_ARRAY; /* words of a thread */
 
     int thread;
 
-    DEVICE int stream(int r) const
+    DEVICE int array(int r) const
     {
-        return r / OF_STREAM * AT_ONCE + (AT_ONCE > 1 ? thread / STREAM_WORDS : 0);
+        return r / OF_ARRAY * AT_ONCE + (AT_ONCE > 1 ? thread / RING_ARRAY_WORDS : 0);
     }
 
-    DEVICE int place(int r) const { return stream(r) * STREAM_WORDS + in_stream(r); } /* in the slot */
+    DEVICE int place(int r) const { return array(r) * RING_ARRAY_WORDS + in_array(r); } /* in the slot */
 
     DEVICE bool has(int r) const
     {
         if (AT_ONCE > 1)
-            return thread < AT_ONCE * STREAM_WORDS && (STREAMS % AT_ONCE == 0 || stream(r) < STREAMS);
-        return STREAM_WORDS % RING_THREADS == 0 || in_stream(r) < STREAM_WORDS;
+            return thread < AT_ONCE * RING_ARRAY_WORDS &&
+                   (RING_ARRAYS % AT_ONCE == 0 || array(r) < RING_ARRAYS);
+        return RING_ARRAY_WORDS % RING_THREADS == 0 || in_array(r) < RING_ARRAY_WORDS;
     }
 
-    DEVICE int row(int r) const { return in_stream(r) % ROWS; }
+    DEVICE int row(int r) const { return in_array(r) % ROWS; }
 
     /* The first unit of a word, counted from the block's first. */
-    DEVICE int unit(int r) const { return in_stream(r) / ROWS * WORD; }
+    DEVICE int unit(int r) const { return in_array(r) / ROWS * WORD; }
 
   private:
-    DEVICE int in_stream(int r) const
+    DEVICE int in_array(int r) const
     {
-        return AT_ONCE > 1 ? thread % STREAM_WORDS : thread + r % OF_STREAM * RING_THREADS;
+        return AT_ONCE > 1 ? thread % RING_ARRAY_WORDS : thread + r % OF_ARRAY * RING_THREADS;
     }
 };
 
-/* The same with places that are found in each step. Cursors of many words would take the registers that sums and weights
-   need, and what is spilled goes to L2, since shared memory leaves next to no room in L1. */
+/* The same with places that are found in each step. Cursors of many words would take the registers that sums
+   and weights need, and what is spilled goes to L2, since shared memory leaves next to no room in L1. */
 template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>>
 {
     using Turns = RingTurns<Ring<Arrays, true>>;
@@ -366,9 +366,9 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
     DEVICE void load(int step, int turn, int sub) const
     {
         uint4 *const to = slot(turn, sub);
-        for_each_word(sub, [&](int place, int stream, int unit, int row) {
+        for_each_word(sub, [&](int place, int array, int unit, int row) {
             const int clamped = row < layout.batch ? row : layout.batch - 1;
-            const RingCursor source = cursor_of(arrays.source(stream), layout, unit, clamped);
+            const RingCursor source = cursor_of(arrays.source(array), layout, unit, clamped);
             source.read(to + place, layout, unit, step);
             if (PREFETCH_STEPS == 0) return;
             source.fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
@@ -378,23 +378,24 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
     DEVICE void store(int step, int turn, int sub) const
     {
         const uint4 *const from = slot(turn, sub);
-        for_each_word(sub, [&](int place, int stream, int unit, int row) {
+        for_each_word(sub, [&](int place, int array, int unit, int row) {
             if (row >= layout.batch) return;
-            cursor_of(arrays.target(stream), layout, unit, row).write(from + place, layout, unit, step);
-            cursor_of(arrays.second(stream), layout, unit, row).write(from + place, layout, unit, step);
+            cursor_of(arrays.target(array), layout, unit, row).write(from + place, layout, unit, step);
+            cursor_of(arrays.second(array), layout, unit, row).write(from + place, layout, unit, step);
         });
     }
 
   private:
-    /* Calls `move` with the place in the slot, the stream, the unit and the row of each word of the thread. The compiler
-       cannot know that the thread is the same in every step; else it would find all places before the loop. */
+    /* Calls `move` with the place in the slot, the array, the unit and the row of each word of the thread.
+       The compiler cannot know that the thread is the same in every step; else it would find all places
+       before the loop. */
     template <class Move> DEVICE void for_each_word(int sub, Move move) const
     {
-        const StreamWords words{(int)opaque(thread)};
+        const ArrayWords words{(int)opaque(thread)};
 #pragma unroll
-        for (int r = 0; r < StreamWords::COUNT; r++)
+        for (int r = 0; r < ArrayWords::COUNT; r++)
             if (words.has(r))
-                move(words.place(r), words.stream(r), rank * UNITS + words.unit(r),
+                move(words.place(r), words.array(r), rank * UNITS + words.unit(r),
                      first_row + sub * ROWS + words.row(r));
     }
 };

@@ -54,10 +54,10 @@ struct BeginParams
 };
 
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
-   forward kernel and those of the backward kernel exchange. Every block sorts for itself in shared memory, int
-   [2, batch]. Rows of equal length keep their order, so that the sums of gradients have the same order in every
-   call. The recurrent kernel writes the rows of `y`; past their ends they get zeros here.
-   Grid: steps * parts, with the steps of the padded arrays, of which the last ones may have no rows. */
+   forward kernel and those of the backward kernel exchange. Every block sorts for itself in shared memory,
+   int [2, batch]. Rows of equal length keep their order, so that the sums of gradients have the same order in
+   every call. The recurrent kernel writes the rows of `y`; past their ends they get zeros here. Grid: steps *
+   parts, with the steps of the padded arrays, of which the last ones may have no rows. */
 extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];

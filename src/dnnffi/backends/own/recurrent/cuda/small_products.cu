@@ -1,12 +1,12 @@
-/* Several small matrix products in one launch: C = A B, or C += A B, of matrices of one dtype, whose sums
-   are computed in float32 by tensor cores.
+/* Several small matrix products in one launch: C = A B, or C += A B, of matrices of one dtype, whose sums are
+   computed in float32 by tensor cores.
 
    A library's call costs the host more than a launch, and its algorithms pay off for large matrices. A batch
    of a small network waits for the host: there one launch for all products of a pass is faster.
 
-   A block computes one tile of one C. If there are few tiles, a tile is small and the warps form
-   SPLIT_GROUPS groups, each of which sums up a part of k; the groups' sums are added in a fixed order, so that
-   equal calls give equal bits. */
+   A block computes one tile of one C. If there are few tiles, a tile is small and the warps form SPLIT_GROUPS
+   groups, each of which sums up a part of k; the groups' sums are added in a fixed order, so that equal calls
+   give equal bits. */
 
 #include "ptx_mma.cuh"
 #include "tiles.cuh"

@@ -9,10 +9,11 @@ namespace dnnffi {
 /* The cells of a thread in one of its warp's tasks: one unit, one or two rows. */
 struct Task
 {
-    int octet, column, odd; /* of the block's units, of the rows; which of two rows comes first */
-    int unit, row;          /* of the thread, in the block */
-    int lane;               /* of the thread in its warp */
-    int alike;              /* with FMA: number among the ALIKE threads that compute the same cell */
+    int octet, column,
+        odd;       /* of the block's units, of the rows; which of two rows it is, if a thread has one */
+    int unit, row; /* of the thread, in the block */
+    int lane;      /* of the thread in its warp */
+    int alike;     /* with FMA: number among the ALIKE threads that compute the same cell */
     bool there;
 
     DEVICE Task(int number, int warp, int lane_) : lane(lane_), alike(0)
@@ -51,17 +52,17 @@ struct WordPlace
     }
 };
 
-/* The element of a thread's cell in a stream of a slot. */
-DEVICE Element &element(uint4 *slot, int stream, int unit, int row)
+/* The element of a thread's cell in an array of a slot. */
+DEVICE Element &element(uint4 *slot, int array, int unit, int row)
 {
-    return ((Element *)(slot + (stream * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
+    return ((Element *)(slot + (array * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
 }
 
-/* A word of what is multiplied, from what a task has written into a stream of the ring. A NARROW kernel
+/* A word of what is multiplied, from what a task has written into an array of a slot. A NARROW kernel
    multiplies it by a `scale`. */
-DEVICE uint4 factors_of(const uint4 *ring, int stream, int word, int row, float scale = 1)
+DEVICE uint4 factors_of(const uint4 *ring, int array, int word, int row, float scale = 1)
 {
-    const uint4 *from = ring + (stream * ARRAY_WORDS + K_WORD / WORD * word) * ROWS + row;
+    const uint4 *from = ring + (array * ARRAY_WORDS + K_WORD / WORD * word) * ROWS + row;
     if constexpr (!NARROW) return as_factors(*from);
     const float4 low = *(const float4 *)from, high = *(const float4 *)(from + ROWS);
     return make_uint4(

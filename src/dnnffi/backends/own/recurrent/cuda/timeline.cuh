@@ -1,6 +1,6 @@
 #pragma once
-/* Times at which the warps of a kernel begin the phases of a step. `benchmarks/own_timeline.py` compiles kernels that
-   record them; in all others TIMELINE is 0, and `begin_phase` is empty. */
+/* Times at which the warps of a kernel begin the phases of a step. `benchmarks/own_timeline.py` compiles
+   kernels that record them; in all others TIMELINE is 0, and `begin_phase` is empty. */
 
 #include "block.cuh"
 #include "ptx_clock.cuh"

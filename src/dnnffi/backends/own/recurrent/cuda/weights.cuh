@@ -69,8 +69,8 @@ struct Origin
 };
 
 /* A tile of a step of k on its way, in shared memory. In a forward pass, a lane copies the two words that it
-   keeps. In a backward pass, a word that is copied has K_WORD units of one k, and the warp transposes it. Words
-   of different k then lie in different banks. Where rows of matrices are whole words, these are copied
+   keeps. In a backward pass, a word that is copied has K_WORD units of one k, and the warp transposes it.
+   Words of different k then lie in different banks. Where rows of matrices are whole words, these are copied
    past L1: shared memory leaves little of it, and loads would wait for room there. */
 struct Passage
 {
@@ -151,8 +151,8 @@ struct Passage
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
-/* The first step of k of a chunk whose weights are streamed, and how many such steps are in the chunks before it: a
-   warp multiplies chunk by chunk, and finds its streamed weights in this order. */
+/* The first step of k of a chunk whose weights are streamed, and how many such steps are in the chunks before
+   it: a warp multiplies chunk by chunk, and finds its streamed weights in this order. */
 DEVICE constexpr int first_streamed(int chunk)
 {
     constexpr int FIRST = K_REGISTERS + K_SHARED;
@@ -167,11 +167,11 @@ DEVICE constexpr int streamed_before(int chunk)
     return count;
 }
 
-/* The weights that a warp reads in every step, on their way from L2 through a ring in shared memory. A lane asks for
-   a step of k STREAM_RING steps of k before it multiplies it, and so for the first of a step of time while it waits
-   for words: weights do not depend on h. It copies what it reads itself, so that no barrier is needed; and since a
-   multiprocessor reads and writes shared memory in the order of a thread's instructions, a copy does not overtake the
-   loads of what it replaces (`Ring::advance` relies on this, too). */
+/* The weights that a warp reads in every step, on their way from L2 through a ring in shared memory. A lane
+   asks for a step of k STREAM_RING steps of k before it multiplies it, and so for the first of a step of time
+   while it waits for words: weights do not depend on h. It copies what it reads itself, so that no barrier is
+   needed; and since a multiprocessor reads and writes shared memory in the order of a thread's instructions,
+   a copy does not overtake the loads of what it replaces (`Ring::advance` relies on this, too). */
 struct WeightStream
 {
     static constexpr int STEP = WARP_TILES * 64; /* words of a warp in a step of k */
@@ -212,7 +212,7 @@ struct Weights
     DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *in_memory, int warp, int lane)
     {
         const int tile = warp % TILE_WARPS * WARP_TILES, first = warp / TILE_WARPS * NEXT_WARP * 4;
-        policy = keep_part(KEPT_PART);
+        policy = KEPT_SIXTEENTHS > 0 ? keep_part(KEPT_SIXTEENTHS / 16.0f) : keep_none();
         word = retained(first + lane % 4);
         staged = retained(staged_at(first + lane % 4, lane / 4));
         shared = memory + WEIGHTS_AT / 16 + warp * (K_SHARED * WARP_TILES * 64) + lane;
