@@ -602,6 +602,25 @@ def test_a_graph_that_is_launched_again_draws_other_masks():
     assert same(dropping(SPEC, state), expected[5])
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+def test_training_of_one_step_in_a_graph(mode):
+    sizes = {"input_size": 24, "hidden_size": 264, "num_layers": 3, "bidirectional": True}
+    spec = RNNSpec(mode=mode, dtype="float16", **sizes)
+    x, weights = arrays(spec, 1, 12)
+    plan = dnnffi.RNNPlan(spec, batch=12, steps=1, training=True, options=by_own, backend="cudnn")
+
+    def train():
+        y, _ = plan.forward(x, None, weights)
+        (dx, _), gradient = plan.backward(y)
+        return y, dx, gradient.flat
+
+    expected = [one.copy() for one in train()]
+    graph = plan.capture(train)
+    found = graph.launch()
+    cupy.cuda.Device().synchronize()
+    assert same(found, expected)
+
+
 def test_calls_that_are_replayed_draw_what_direct_calls_draw():
     tuned, state = {"algorithm": "own", "tune": "now"}, dnnffi.DropoutState(5)
     x, weights = arrays(SPEC, 20, 12)

@@ -21,7 +21,8 @@ def float64():
 
 def drawn(mode, **rest):
     """Weights, x [T, B, I] and states of zeros."""
-    spec = dnnffi.RNNSpec(mode, 3, 4, num_layers=2, dtype="float64", **rest)
+    sizes = {"input_size": 3, "hidden_size": 4, "num_layers": 2}
+    spec = dnnffi.RNNSpec(mode=mode, dtype="float64", **sizes, **rest)
     weights = djax.init(jax.random.key(0), spec)
     x = jax.random.normal(jax.random.key(1), (5, 2, 3), "float64")
     zeros = jnp.zeros(spec.h_shape(2), "float64")
@@ -69,9 +70,8 @@ def test_rows_of_a_batch_by_vmap():
 
 def test_flat_weights_with_a_spec():
     weights, x, h_0 = drawn("gru")
-    packed = djax.pack(djax.unpack(weights), weights.spec, layout="cudnn")
     flat = {"spec": weights.spec, "layout": "cudnn"}
-    found = djax.gru_step(x[0], h_0, packed.flat, **flat)[0]
+    found = djax.gru_step(x[0], h_0, weights.flat, **flat)[0]
     np.testing.assert_allclose(found, djax.gru_step(x[0], h_0, weights)[0], rtol=1e-12)
 
 

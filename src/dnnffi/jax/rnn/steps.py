@@ -91,7 +91,8 @@ def gru_step(
     >>> import jax.numpy as jnp
     >>> import dnnffi
     >>> from dnnffi import jax as djax
-    >>> weights = djax.init(jax.random.key(0), dnnffi.RNNSpec("gru", 3, 4))
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> weights = djax.init(jax.random.key(0), spec)
     >>> y, h_n = djax.gru_step(jnp.ones(3), None, weights)  # one row
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
@@ -129,7 +130,8 @@ def rnn_tanh_step(
     >>> import jax.numpy as jnp
     >>> import dnnffi
     >>> from dnnffi import jax as djax
-    >>> weights = djax.init(jax.random.key(0), dnnffi.RNNSpec("rnn_tanh", 3, 4))
+    >>> spec = dnnffi.RNNSpec(mode="rnn_tanh", input_size=3, hidden_size=4)
+    >>> weights = djax.init(jax.random.key(0), spec)
     >>> y, h_n = djax.rnn_tanh_step(jnp.ones(3), None, weights)  # one row
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
@@ -167,7 +169,8 @@ def rnn_relu_step(
     >>> import jax.numpy as jnp
     >>> import dnnffi
     >>> from dnnffi import jax as djax
-    >>> weights = djax.init(jax.random.key(0), dnnffi.RNNSpec("rnn_relu", 3, 4))
+    >>> spec = dnnffi.RNNSpec(mode="rnn_relu", input_size=3, hidden_size=4)
+    >>> weights = djax.init(jax.random.key(0), spec)
     >>> y, h_n = djax.rnn_relu_step(jnp.ones(3), None, weights)  # one row
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
