@@ -54,7 +54,7 @@ MAX_TURNS = 4
 """Turns of measuring both lengths, until they agree."""
 
 PROPERTIES = ("cluster", "far", "finds_places", "scatter", "staged")
-"""What kernels have in common that change together."""
+"""Properties of kernels whose source a change may have in common."""
 
 MAX_KERNELS = 4
 """Kernels of a pass whose loss `report` prints."""

@@ -479,7 +479,7 @@ def test_all_divisions_of_a_kind_are_distinct():
 
 
 def gather_config(hidden, units, rows, warps, **rest):
-    """A forward pass in float16 whose blocks have so many units, and threads in ``warps``."""
+    """A forward pass in float16 whose blocks have ``units`` units and ``warps`` warps."""
     kind = Kind("lstm", hidden, "float16", training=True)
     return KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, True, **rest)
 

@@ -17,11 +17,11 @@ from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.rnn import RNNSpec
 
 THREADS = 256
-"""Of a block, a unit each."""
+"""Threads of a block, each with a unit."""
 
 
 class BiasSums(NamedTuple):
-    """Where the backward kernels of a batch leave sums, in bytes from the reserve space.
+    """The sums that backward kernels of a batch leave, in bytes from the reserve space.
 
     first : those of the first layer
     layer_stride : from a layer's to the next one's, the same for all layers; 0 with one layer

@@ -65,7 +65,7 @@ class _Pair(NamedTuple):
     backward: KernelConfig | None
 
     def kernels(self, problem: RNNProblem) -> Iterator[KernelConfig | KernelSource]:
-        """What the executor launches."""
+        """Yield the kernels that the executor launches."""
         yield self.forward
         yield from kernels_beside(problem, self.forward)
         if self.backward is not None:
@@ -84,7 +84,7 @@ class _OneStep(NamedTuple):
     divisions: tuple[Division, ...]
 
     def kernels(self, problem: RNNProblem) -> Iterator[KernelSource]:
-        """What the executor launches."""
+        """Yield the kernels that the executor launches."""
         for one in self.divisions:
             yield one.kernel()
         if problem.training:

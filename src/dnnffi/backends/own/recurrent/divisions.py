@@ -24,7 +24,7 @@ MAX_LOADS = 8
 """Words that a thread has in flight (``gather.cuh``), and the most that it gathers of a chunk."""
 
 _PLACE_REGISTERS = 40
-"""How many of `_TEAM_REGISTERS` are not needed where places of the ring's words are found anew."""
+"""Registers of `_TEAM_REGISTERS` that are free where places of the ring's words are found anew."""
 
 _LEAST_FREE = -28
 """What `free_registers` says where a kernel still moves next to no registers to memory."""
@@ -40,8 +40,8 @@ _MOST_ADDED = 4
 """Words of a share that a thread adds up."""
 
 _KEPT_DIVISOR = 4
-"""Of the bytes of L2: the quotient is kept of weights for which it has no room. On an H100 steps of
-LSTMs with H 3072 and H 4096 took longer with twice as many and with none."""
+"""The bytes of L2 divided by it are those that L2 is asked to keep of weights for which it has no
+room. On an H100 steps of LSTMs with H 3072 and H 4096 took longer with twice as many."""
 
 _KEPT_IN_L2 = 0.68
 """The share of L2 that keeps what a step reads until the next step, fitted to steps on an H100."""

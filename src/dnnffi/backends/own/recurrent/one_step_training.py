@@ -43,14 +43,14 @@ from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.problem import RNNProblem
 
 UNITS, ROWS, WARPS = 32, 32, 8
-"""Of a block of the backward kernel: units are one a lane, rows are divided among the warps."""
+"""Units, rows and warps of a block of the backward kernel; a lane has a unit."""
 
 CONSTANTS: dict[str, Constant] = {"UNITS": UNITS, "ROWS": ROWS, "WARPS": WARPS}
 """Constants of ``one_step_gradients.cu`` besides those of the cell."""
 
 _NO_TABLES = 0, 0
 _MAX_ROWS = tuple(1 << bits for bits in range((MAX_ROWS - 1).bit_length() + 1))
-"""Of batches that share algorithms of matrix products."""
+"""The largest numbers of rows of batches that share algorithms of matrix products."""
 
 
 class ProductAlgorithms(NamedTuple):
@@ -216,7 +216,7 @@ class OneStepTrainingExecutor(OneStepExecutor):
             self._dropout = network.dropout.bind(problem, layout, self.generator)
 
     def _room_of(self, reserve: Buffer, layer: int) -> LayerRoom:
-        """Return the parts of a layer: y behind the others, whose distances are all the same."""
+        """Return the arrays of a layer: y last, so that sums of biases are equally far apart."""
         kind, directions = self._network.kind, self._sizes[1]
         gate_bytes = directions * self._gate_bytes
         sums = directions * self._row_blocks * kind.saved * kind.hidden * 4

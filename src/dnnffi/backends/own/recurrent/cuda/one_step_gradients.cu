@@ -10,7 +10,7 @@ namespace dnnffi {
 
 constexpr int UNITS = Config::UNITS, ROWS = Config::ROWS, WARPS = Config::WARPS; /* of a block */
 
-static_assert(UNITS == 32 && ROWS % WARPS == 0, "a lane has a unit, a warp so many rows");
+static_assert(UNITS == 32 && ROWS % WARPS == 0, "a lane has a unit, and all warps as many rows");
 static_assert(WARPS >= SAVED, "a warp adds up a column");
 
 /* D: directions, B: batch, H: hidden. */
