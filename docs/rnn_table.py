@@ -28,6 +28,7 @@ class Row(NamedTuple):
 def problem(
     *,
     steps: int = 3,
+    batch: int = 2,
     lengths: Any = None,
     options: dict[str, Any] | None = None,
     training: bool = False,
@@ -37,7 +38,7 @@ def problem(
     made = RNNSpec(**{"mode": "lstm", "input_size": 4, "hidden_size": 4} | spec)
     asked = RNNOptions(**options or {})
     return RNNProblem.dense(
-        made, steps=steps, batch=2, lengths=lengths, options=asked, training=training
+        made, steps=steps, batch=batch, lengths=lengths, options=asked, training=training
     )
 
 
@@ -56,7 +57,8 @@ ROWS = (
         problem(lengths=(3, 2), options={"algorithm": "persist_static"}),
         "ignored",
     ),
-    Row("65536 time steps", problem(steps=2**16)),
+    Row("65536 time steps", problem(steps=2**16, bias=False)),
+    Row("2 time steps of 40000 rows", problem(steps=2, batch=40_000)),
 )
 
 

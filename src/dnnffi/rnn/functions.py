@@ -681,7 +681,7 @@ def lstm(
     UnsupportedError
         The library does not have it. cuDNN: more than 65,535 steps; a persistent algorithm with
         lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
-        choice of math.
+        choice of math; before 3.6, with biases, more than 65,535 rows of all steps together.
     CudnnError, MiopenError
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.

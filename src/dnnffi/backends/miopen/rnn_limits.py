@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from dnnffi.backends.miopen.types import RNN_DATA_TYPES
 from dnnffi.backends.vendor.limits import Limit, Limits
 from dnnffi.spec.problem import RNNProblem
+
+MAX_BIASED_ROWS = 65_535
+"""Rows of all steps that biases are added to. The kernel that adds them has a block in y for each
+row, and no GPU has more of these; the launch fails, and nobody looks at its status
+(ROCm/rocm-libraries#10551, pytorch/pytorch#177834). Mended in 3.6 (rocm-libraries#9049)."""
 
 LIMITS: Limits[RNNProblem] = (
     Limit(
@@ -26,6 +33,13 @@ LIMITS: Limits[RNNProblem] = (
         lambda problem: problem.options.math != "default",
         "there is no choice of math, {asked.options.math!r} was asked for",
         "cudnn has it",
+    ),
+    Limit(
+        lambda problem: problem.spec.bias and prod(problem.leading_shape) > MAX_BIASED_ROWS,
+        f"with biases there are at most {MAX_BIASED_ROWS:,} rows of all steps (steps x batch), of "
+        "more MIOpen before 3.6 gives wrong results without an error; x is {asked.x_shape}",
+        "divide the batch, or use MIOpen 3.6",
+        mended=(3, 6, 0),
     ),
 )
 """Checked before the library is asked."""

@@ -16,11 +16,17 @@ class Limit(NamedTuple, Generic[Asked]):
     exceeded : whether what is asked for, a problem say, is that
     words : the limit as it is told, with ``{asked...}`` for what came
     instead : who has it, or what to change; empty where it is done in another way
+    mended : the version of the library without this limit, if there is one
     """
 
     exceeded: Callable[[Asked], bool]
     words: str
     instead: str = ""
+    mended: tuple[int, ...] | None = None
+
+    def holds(self, version: tuple[int, ...] | None) -> bool:
+        """Whether a version of the library has the limit; None stands for all versions."""
+        return self.mended is None or version is None or version < self.mended
 
     def told(self, asked: Asked) -> str:
         """The limit in words, for a caller that asked for more."""
@@ -37,8 +43,9 @@ def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
 
 
 def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, library: Any) -> None:
-    """Raise `UnsupportedError` with the first limit that is exceeded."""
-    if limit := limit_of(limits, asked):
+    """Raise `UnsupportedError` with the first limit of the library's version that is exceeded."""
+    version = getattr(library, "version", None)
+    if limit := limit_of((one for one in limits if one.holds(version)), asked):
         raise library.unsupported(limit)
 
 

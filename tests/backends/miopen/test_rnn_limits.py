@@ -1,0 +1,49 @@
+"""Limits of MIOpen's recurrent networks: of which versions, and of which problems."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dnnffi.backends.miopen.rnn_limits import LIMITS
+from dnnffi.backends.vendor.limits import check_limits
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+SPEC = RNNSpec(mode="lstm", input_size=1, hidden_size=1)
+UNBIASED = RNNSpec(mode="lstm", input_size=1, hidden_size=1, bias=False)
+
+
+def limit_told(problem, version=(3, 5, 1)):
+    """The limit that a version of the library refuses a problem with, or nothing."""
+    library = SimpleNamespace(
+        version=version, unsupported=lambda limit: UnsupportedError("miopen", "", limit)
+    )
+    try:
+        check_limits(LIMITS, problem, library)
+    except UnsupportedError as error:
+        return error.limit
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("problem", "refused"),
+    [
+        (RNNProblem.dense(SPEC, steps=3, batch=21_845), False),  # 65,535
+        (RNNProblem.dense(SPEC, steps=2, batch=32_768), True),
+        (RNNProblem.dense(SPEC, steps=32_768, batch=2, lengths=(1, 32_768)), True),
+        (RNNProblem.packed(SPEC, [40_000, 25_535]), False),
+        (RNNProblem.packed(SPEC, [40_000, 25_536]), True),
+        (RNNProblem.dense(UNBIASED, steps=2, batch=40_000), False),
+    ],
+)
+def test_rows_of_all_steps_that_have_biases(problem, refused):
+    assert ("at most 65,535 rows" in limit_told(problem)) is refused
+
+
+@pytest.mark.parametrize(("version", "refused"), [((3, 5, 9), True), ((3, 6, 0), False)])
+def test_the_limit_ends_with_the_version_that_mended_it(version, refused):
+    problem = RNNProblem.dense(SPEC, steps=2, batch=40_000)
+    assert bool(limit_told(problem, version)) is refused
