@@ -20,6 +20,8 @@ class Asked(Exception):
 class Nobody:
     """A library that says when it is asked."""
 
+    version = 3, 4, 0
+
     def unsupported(self, limit):
         return UnsupportedError("MIOpen", "3.4.0", limit)
 
