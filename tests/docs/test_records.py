@@ -30,7 +30,7 @@ MESSAGES = "the words of errors, and kernels for what the figures do not run, ch
 KERNELS = (
     "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 )
-RINGS = "the rings' source was divided after the run, which kept their machine code; needs a GPU"
+RINGS = "rings, what L2 keeps and training of one step were changed after the run; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
