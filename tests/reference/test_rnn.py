@@ -186,8 +186,11 @@ def test_inference_gives_the_same_and_keeps_no_tape(
     expected = inputs.forward(lengths=lengths)
     found = inputs.forward(lengths=lengths, training=False)
     assert found.tape is None
+    assert (found.c_n is None) == (expected.c_n is None) == (mode != "lstm")
+    # Products of fewer steps at once may be rounded in another order (OpenBLAS, by processor).
     for a, b in ((found.y, expected.y), (found.h_n, expected.h_n), (found.c_n, expected.c_n)):
-        np.testing.assert_array_equal(a, b)
+        if b is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
 # Values

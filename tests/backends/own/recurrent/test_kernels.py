@@ -163,7 +163,7 @@ SETUPS = (
     Setup(
         *("gru", "float32", 50),
         way(16, 64, 1, (3, 2), (1, 1), chunks=3, ring=2),
-        way(24, 32, 1, (1, 4), (1, 2), chunks=4, far=True),
+        way(24, 32, 1, (1, 4), (1, 2), chunks=4, far=True, kept_sixteenths=3),
         packed=True,
     ),
     Setup(
