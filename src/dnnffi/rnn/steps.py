@@ -5,6 +5,7 @@ They are `dnnffi.rnn.functions` on a sequence of one step, which has kernels of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dnnffi.device.interface import ArrayT
@@ -64,6 +65,20 @@ class Step(NamedTuple):
     def state(self, after: Any) -> Any:
         """A state after the step as those before it: [L, B, H], or [L, H]."""
         return after[:, 0] if self.is_row else after
+
+
+def run_step(
+    network: Callable[..., tuple[Any, Any]], x: Any, states: Any, weights: Any, **keywords: Any
+) -> tuple[Any, Any]:
+    """Return y and the states after one step of ``network``, a function on sequences.
+
+    ``keywords`` are its own. A ``spec`` among them is that of the weights.
+    """
+    step = Step.of(x, states, keywords.get("spec") or getattr(weights, "spec", None))
+    y, after = network(step.sequence, step.states, weights, **keywords)
+    if isinstance(after, tuple):
+        return step.output(y), tuple(map(step.state, after))
+    return step.output(y), step.state(after)
 
 
 def _of_rows(name: str, state: Any, rows: int, is_row: bool) -> Any:
@@ -135,14 +150,8 @@ def lstm_step(
     >>> y.shape, hx[0].shape
     ((2, 4), (1, 2, 4))
     """
-    step = Step.of(x, hx, getattr(weights, "spec", None))
-    y, (h_n, c_n) = lstm(
-        *(step.sequence, step.states, weights),
-        num_layers=num_layers,
-        backend=backend,
-        options=options,
-    )
-    return step.output(y), (step.state(h_n), step.state(c_n))
+    keywords = {"num_layers": num_layers, "backend": backend, "options": options}
+    return run_step(lstm, x, hx, weights, **keywords)
 
 
 def gru_step(
@@ -170,14 +179,8 @@ def gru_step(
     >>> y.shape, h_n.shape
     ((4,), (2, 4))
     """
-    step = Step.of(x, h_0, getattr(weights, "spec", None))
-    y, h_n = gru(
-        *(step.sequence, step.states, weights),
-        num_layers=num_layers,
-        backend=backend,
-        options=options,
-    )
-    return step.output(y), step.state(h_n)
+    keywords = {"num_layers": num_layers, "backend": backend, "options": options}
+    return run_step(gru, x, h_0, weights, **keywords)
 
 
 def rnn_tanh_step(
@@ -205,14 +208,8 @@ def rnn_tanh_step(
     >>> h_n.shape
     (1, 2, 4)
     """
-    step = Step.of(x, h_0, getattr(weights, "spec", None))
-    y, h_n = rnn_tanh(
-        *(step.sequence, step.states, weights),
-        num_layers=num_layers,
-        backend=backend,
-        options=options,
-    )
-    return step.output(y), step.state(h_n)
+    keywords = {"num_layers": num_layers, "backend": backend, "options": options}
+    return run_step(rnn_tanh, x, h_0, weights, **keywords)
 
 
 def rnn_relu_step(
@@ -239,11 +236,5 @@ def rnn_relu_step(
     >>> y.shape
     (2, 4)
     """
-    step = Step.of(x, h_0, getattr(weights, "spec", None))
-    y, h_n = rnn_relu(
-        *(step.sequence, step.states, weights),
-        num_layers=num_layers,
-        backend=backend,
-        options=options,
-    )
-    return step.output(y), step.state(h_n)
+    keywords = {"num_layers": num_layers, "backend": backend, "options": options}
+    return run_step(rnn_relu, x, h_0, weights, **keywords)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dnnffi.jax.rnn.functions import gru, lstm, rnn_relu, rnn_tanh
-from dnnffi.rnn.steps import Step
+from dnnffi.rnn.steps import run_step
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 
@@ -58,16 +58,14 @@ def lstm_step(
     >>> y.shape, hx[0].shape
     ((5, 2, 4), (1, 2, 4))
     """
-    step = Step.of(x, hx, spec or getattr(weights, "spec", None))
-    y, (h_n, c_n) = lstm(
-        *(step.sequence, step.states, weights),
+    return run_step(
+        *(lstm, x, hx, weights),
         spec=spec,
         layout=layout,
         num_layers=num_layers,
         implementation=implementation,
         options=options,
     )
-    return step.output(y), (step.state(h_n), step.state(c_n))
 
 
 def gru_step(
@@ -97,16 +95,14 @@ def gru_step(
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
     """
-    step = Step.of(x, h_0, spec or getattr(weights, "spec", None))
-    y, h_n = gru(
-        *(step.sequence, step.states, weights),
+    return run_step(
+        *(gru, x, h_0, weights),
         spec=spec,
         layout=layout,
         num_layers=num_layers,
         implementation=implementation,
         options=options,
     )
-    return step.output(y), step.state(h_n)
 
 
 def rnn_tanh_step(
@@ -136,16 +132,14 @@ def rnn_tanh_step(
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
     """
-    step = Step.of(x, h_0, spec or getattr(weights, "spec", None))
-    y, h_n = rnn_tanh(
-        *(step.sequence, step.states, weights),
+    return run_step(
+        *(rnn_tanh, x, h_0, weights),
         spec=spec,
         layout=layout,
         num_layers=num_layers,
         implementation=implementation,
         options=options,
     )
-    return step.output(y), step.state(h_n)
 
 
 def rnn_relu_step(
@@ -175,13 +169,11 @@ def rnn_relu_step(
     >>> y.shape, h_n.shape
     ((4,), (1, 4))
     """
-    step = Step.of(x, h_0, spec or getattr(weights, "spec", None))
-    y, h_n = rnn_relu(
-        *(step.sequence, step.states, weights),
+    return run_step(
+        *(rnn_relu, x, h_0, weights),
         spec=spec,
         layout=layout,
         num_layers=num_layers,
         implementation=implementation,
         options=options,
     )
-    return step.output(y), step.state(h_n)

@@ -28,7 +28,7 @@ _MOST_BLOCKS = 2**16 - 1  # in the second and third dimension
 
 
 class Generator(StatesInOrder):
-    """The random numbers of our own dropout on one device; a forward pass moves them on, there."""
+    """The random numbers of our own dropout on one device, whose state a forward pass moves on."""
 
     def __init__(self, memory: MemoryWithGraphs, device: int, seed: int) -> None:
         super().__init__(memory, device)

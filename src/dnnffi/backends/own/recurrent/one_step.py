@@ -171,7 +171,7 @@ class OneStepNetwork:
 
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
-    ) -> OneStepExecutor:
+    ) -> OneStepLayers:
         """Return the executor of a problem of one step; nothing is drawn in an inference."""
         self.check(problem)
         return OneStepExecutor(self, problem)
@@ -180,10 +180,9 @@ class OneStepNetwork:
         """Nothing native is held."""
 
 
-class OneStepExecutor(AddressExecutor):
-    """A problem of one step on these kernels, in inference."""
+class OneStepLayers(AddressExecutor):
+    """A problem of one step on these kernels: its layers, whose arrays the executors provide."""
 
-    reserve_bytes = 0
     generator: Any = None
 
     def __init__(self, network: OneStepNetwork, problem: RNNProblem) -> None:
@@ -193,17 +192,6 @@ class OneStepExecutor(AddressExecutor):
         self._clip = network.clip
         self._sizes = problem.batch, problem.spec.num_directions
         self._state_bytes = problem.batch * network.row_bytes  # of a layer
-        room = Buffer()
-        inner_layers = problem.spec.num_layers - 1
-        self._ys = [room.add(self._state_bytes) for _ in range(min(2, inner_layers))]
-        self.workspace_bytes = self.least_workspace_bytes = room.nbytes
-
-    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        x, last = at.x, len(self._layers) - 1
-        for layer in range(last + 1):
-            y = at.y if layer == last else at.workspace + self._ys[layer % 2]
-            self._run_layer(launch, layer, x, y, at)
-            x = y
 
     def _run_layer(
         self, launch: Launch, layer: int, x: int, y: int, at: ForwardAddresses, saved: int = 0
@@ -238,6 +226,29 @@ class OneStepExecutor(AddressExecutor):
             shared_mem=division.shared_bytes,
         )
 
+    def close(self) -> None:
+        """Nothing native is held."""
+
+
+class OneStepExecutor(OneStepLayers):
+    """A problem of one step on these kernels, in inference."""
+
+    reserve_bytes = 0
+
+    def __init__(self, network: OneStepNetwork, problem: RNNProblem) -> None:
+        super().__init__(network, problem)
+        room = Buffer()
+        inner_layers = problem.spec.num_layers - 1
+        self._ys = [room.add(self._state_bytes) for _ in range(min(2, inner_layers))]
+        self.workspace_bytes = self.least_workspace_bytes = room.nbytes
+
+    def forward(self, launch: Launch, at: ForwardAddresses) -> None:
+        x, last = at.x, len(self._layers) - 1
+        for layer in range(last + 1):
+            y = at.y if layer == last else at.workspace + self._ys[layer % 2]
+            self._run_layer(launch, layer, x, y, at)
+            x = y
+
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         raise NotImplementedError("an inference has no backward")
 
@@ -245,6 +256,3 @@ class OneStepExecutor(AddressExecutor):
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
         raise NotImplementedError("an inference has no backward")
-
-    def close(self) -> None:
-        """Nothing native is held."""

@@ -27,7 +27,7 @@ from dnnffi.backends.own.recurrent.layout import Buffer
 from dnnffi.backends.own.recurrent.one_step import (
     MAX_ROWS,
     Division,
-    OneStepExecutor,
+    OneStepLayers,
     OneStepNetwork,
 )
 from dnnffi.backends.own.recurrent.params import OneStepGradientsParams
@@ -49,7 +49,7 @@ CONSTANTS: dict[str, Constant] = {"UNITS": UNITS, "ROWS": ROWS, "WARPS": WARPS}
 """Constants of ``one_step_gradients.cu`` besides those of the cell."""
 
 _NO_TABLES = 0, 0
-_MAX_ROWS = tuple(1 << bits for bits in range((MAX_ROWS - 1).bit_length() + 1))
+_ROW_BOUNDS = tuple(1 << bits for bits in range((MAX_ROWS - 1).bit_length() + 1))
 """The largest numbers of rows of batches that share algorithms of matrix products."""
 
 
@@ -151,7 +151,7 @@ class OneStepTrainingNetwork(OneStepNetwork):
         }
         # A batch with a new number of rows asks the library for nothing.
         for products in self.products.values():
-            for rows in _MAX_ROWS:
+            for rows in _ROW_BOUNDS:
                 products.choose(rows)
 
     def bind(
@@ -170,7 +170,7 @@ class OneStepTrainingNetwork(OneStepNetwork):
         self._all_products.close()
 
 
-class OneStepTrainingExecutor(OneStepExecutor):
+class OneStepTrainingExecutor(OneStepLayers):
     """A problem of one step on these kernels, in training."""
 
     keeps_workspace = True
