@@ -6,9 +6,9 @@
 The same configurations run with both sources: for each network of `NETWORKS` what the tuner of the
 new one would measure, and the most promising ones of each way to exchange. Each source has a
 process of its own, and the processes take turns, so that both meet the same states of the device. A
-time is that of one forward pass or of one backward pass with regard to data, the least of all
-turns. x has eight columns, so that the matrix products take little. Results are compared by their
-SHA-256.
+time is that of one forward pass or, in training, also of one backward pass with regard to data, the
+least of all turns. x has eight columns, so that the matrix products take little. Results are
+compared by their SHA-256.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLOW = 0.97
 
 
 class Network(NamedTuple):
-    """A network of one layer; with ``ragged`` its rows have unequal lengths."""
+    """A network of one layer, in training or inference; rows of ``ragged`` have unequal lengths."""
 
     mode: Mode
     dtype: DType
@@ -49,10 +49,12 @@ class Network(NamedTuple):
     batch: int
     directions: int = 1
     ragged: bool = False
+    training: bool = True
 
     def __str__(self) -> str:
-        words = (self.mode, self.dtype, f"H{self.hidden}", f"B{self.batch}", f"D{self.directions}")
-        return " ".join((*words, "ragged") if self.ragged else words)
+        words = [self.mode, self.dtype, f"H{self.hidden}", f"B{self.batch}", f"D{self.directions}"]
+        words += ["ragged"] * self.ragged + ["inference"] * (not self.training)
+        return " ".join(words)
 
     @property
     def steps(self) -> int:
@@ -60,7 +62,7 @@ class Network(NamedTuple):
         return 400 if self.hidden < 1024 else 100 if self.hidden < 2048 else 40
 
 
-NETWORKS = (
+TRAINED = (
     Network("lstm", "float16", 1024, 64),
     Network("lstm", "float32", 512, 64),
     Network("gru", "float32", 512, 64, ragged=True),
@@ -76,6 +78,7 @@ NETWORKS = (
     Network("lstm", "float32", 2048, 64),
     Network("gru", "float32", 96, 16),
 )
+NETWORKS = *TRAINED, *(network._replace(training=False) for network in TRAINED)
 
 
 class Times(NamedTuple):
@@ -136,11 +139,11 @@ def configs(kind: Any, network: Network, chip: Any) -> list[Any]:
 
 
 class Pair(NamedTuple):
-    """A forward and a backward kernel of a network, by the names of their fields."""
+    """A forward and, in training, a backward kernel of a network, by the names of their fields."""
 
     network: int
     forward: dict[str, Any]
-    backward: dict[str, Any]
+    backward: dict[str, Any] | None
 
 
 def pairs(chip: Any) -> list[Pair]:
@@ -150,13 +153,21 @@ def pairs(chip: Any) -> list[Pair]:
     found = []
     for number, network in enumerate(NETWORKS):
         kind = Kind(
-            network.mode, network.hidden, network.dtype, training=True, packed=network.ragged
+            network.mode,
+            network.hidden,
+            network.dtype,
+            training=network.training,
+            packed=network.ragged,
         )
-        forward = configs(kind, network, chip)
-        backward = configs(kind._replace(backward=True), network, chip)
+        forward = [*map(fields_of, configs(kind, network, chip))]
+        if not network.training:
+            found += [Pair(number, one, None) for one in forward]
+            continue
+        backward = [*map(fields_of, configs(kind._replace(backward=True), network, chip))]
         for place in range(max(len(forward), len(backward))):
-            both = (one[min(place, len(one) - 1)] for one in (forward, backward))
-            found.append(Pair(number, *map(fields_of, both)))
+            found.append(
+                Pair(number, *(one[min(place, len(one) - 1)] for one in (forward, backward)))
+            )
     return found
 
 
@@ -176,7 +187,7 @@ def config_of(fields: dict[str, Any]) -> Any:
 
 
 def problem_of(network: Network, steps: int | None = None) -> Any:
-    """Return a training problem of a network, of its own number of steps or another one."""
+    """Return a problem of a network, of its own number of steps or another one."""
     from dnnffi.spec.problem import RNNProblem
     from dnnffi.spec.rnn import RNNSpec
 
@@ -188,7 +199,7 @@ def problem_of(network: Network, steps: int | None = None) -> Any:
         dtype=network.dtype,
     )
     steps = steps or network.steps
-    sizes: dict[str, Any] = {"steps": steps, "batch": network.batch, "training": True}
+    sizes: dict[str, Any] = {"steps": steps, "batch": network.batch, "training": network.training}
     if network.ragged:
         drawn = np.random.default_rng(0).integers(steps // 2, steps, network.batch)
         sizes["lengths"] = (steps, *map(int, drawn[1:]))
@@ -196,7 +207,7 @@ def problem_of(network: Network, steps: int | None = None) -> Any:
 
 
 class Run:
-    """One network with one pair of configurations, and its arrays on the device."""
+    """One network with its configurations, None backward in inference, and arrays on the device."""
 
     def __init__(self, problem: Any, forward: Any, backward: Any) -> None:
         import cupy
@@ -216,6 +227,7 @@ class Run:
         self._network = OwnNetwork(problem, 0, memory, library.load(), "own", forward, backward)
         self._launch = Launch(memory.current_stream(), 0)
         self._executor = self._network.bind(problem, self._launch, None, is_exact=True)
+        self._is_training = problem.training
         has_cell = spec.has_cell
         x, dy, h_0, dh_n = map(
             drawn, (problem.x_shape, problem.y_shape, problem.h_shape, problem.h_shape)
@@ -244,9 +256,10 @@ class Run:
         self._executor.backward_data(self._launch, self._backward)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all results of a step of training."""
+        """Return the SHA-256 of all results of a step of training, or of inference."""
         self.forward()
-        self.backward()
+        if self._is_training:
+            self.backward()
         found = hashlib.sha256()
         for one in self._results:
             found.update(one.get().tobytes())
@@ -278,11 +291,12 @@ def measure(seconds: float, kernels: Path) -> Times:
         kernels.write_text(json.dumps(pairs(OwnCandidates(memory).chip())), encoding="utf-8")
     known = []
     for place, one in enumerate(json.loads(kernels.read_text(encoding="utf-8"))):
-        pair = Pair(*one)
-        both = config_of(pair.forward), config_of(pair.backward)
-        if None not in both:
-            known.append((f"{NETWORKS[pair.network]} {place}", NETWORKS[pair.network], both))
-    every = dict.fromkeys(config for *_, both in known for config in both)
+        number, *fields = Pair(*one)
+        both = [None if each is None else config_of(each) for each in fields]
+        network = NETWORKS[number]
+        if both[0] is not None and (both[1] is not None or not network.training):
+            known.append((f"{network} {place}", network, both))
+    every = dict.fromkeys(filter(None, (config for *_, both in known for config in both)))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda config: compile_kernel(config, memory), every))
     times = Times({}, {})
@@ -290,7 +304,8 @@ def measure(seconds: float, kernels: Path) -> Times:
         run = Run(problem_of(network), *both)
         times.digests[name] = run.digest()
         times.ms[f"{name} forward"] = milliseconds(run.forward, seconds)
-        times.ms[f"{name} backward"] = milliseconds(run.backward, seconds)
+        if network.training:
+            times.ms[f"{name} backward"] = milliseconds(run.backward, seconds)
     return times
 
 

@@ -43,14 +43,23 @@ def test_the_least_time_of_several_turns_counts(tool):
     assert first.least(second).ms == {"a": 1.0, "b": 1.0}
 
 
-@pytest.mark.parametrize("number", range(14))
+@pytest.mark.parametrize("number", range(28))
 def test_each_network_has_configurations_and_a_problem(tool, number):
     network, chip = tool.NETWORKS[number], Chip(132, 232_448, clusters=True)
-    kind = Kind(network.mode, network.hidden, network.dtype, training=True, packed=network.ragged)
-    for backward in (False, True):
+    training = network.training
+    kind = Kind(network.mode, network.hidden, network.dtype, training, packed=network.ragged)
+    for backward in (False, True)[: 1 + training]:
         assert tool.configs(kind._replace(backward=backward), network, chip)
     problem = tool.problem_of(network)
-    assert (problem.steps, problem.batch) == (network.steps, network.batch)
+    expected = network.steps, network.batch, training
+    assert (problem.steps, problem.batch, problem.training) == expected
+
+
+def test_a_backward_kernel_is_one_of_training(tool):
+    found = tool.pairs(Chip(132, 232_448, clusters=True))
+    assert {pair.network for pair in found} == set(range(len(tool.NETWORKS)))
+    for pair in found:
+        assert (pair.backward is not None) == tool.NETWORKS[pair.network].training
 
 
 def test_a_folder_without_the_package_is_refused(tool, tmp_path, capsys):

@@ -83,9 +83,12 @@ def test_steps_are_divided_by_a_property_of_their_kernels(tool, record):
         assert not any(getattr(step.config, name) for step in without)
 
 
-def test_each_network_has_configurations_of_both_passes(tool):
-    found = {(number, one.kind.backward) for number, one in tool["configurations"](H100, 1)}
-    assert len(found) == 2 * len(tool["NETWORKS"])
+def test_each_network_has_configurations_of_each_pass(tool):
+    found = {
+        (number, one.kind.training, one.kind.backward)
+        for number, one in tool["configurations"](H100, 1)
+    }
+    assert len(found) == len(tool["PASSES"]) * len(tool["NETWORKS"])
     assert {cost_model.family_of(one).name for _, one in tool["configurations"](H100, 2)} == {
         family.name for family in cost_model.FAMILIES
     }

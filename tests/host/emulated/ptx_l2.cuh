@@ -12,6 +12,11 @@ DEVICE uint4 load_word(const uint4 *at)
     return word;
 }
 
+DEVICE void load_word_if(bool wanted, uint4 &word, const uint4 *at)
+{
+    if (wanted) device_load(&word, at);
+}
+
 DEVICE void store_word(uint4 *at, uint4 word) { device_store(at, &word); }
 
 DEVICE void prefetch(const void *) {}

@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 19
+_VERSION = 20
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)

@@ -42,6 +42,8 @@ namespace dnnffi {
 /* Words are of float32 where FACTORS are; a SHARE is always. */
 template <bool SHARE> constexpr bool FLOATS = FACTORS == FLOAT32 || SHARE;
 template <bool SHARE = false> constexpr u32 TAG = FLOATS<SHARE> ? 1u : 0x10000u;
+template <bool SHARE = false>
+constexpr u32 NAN_BITS = FACTORS == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
 
 /* After this many polls, which take some seconds, a block assumes that the others are gone. It
    continues with NaN and does not wait again: a defect shows in the results and does not hang the
@@ -85,27 +87,46 @@ template <bool SHARE = false> DEVICE uint4 tagged(uint4 word, u32 tag)
     return word;
 }
 
+template <bool SHARE = false> DEVICE bool has_tag(const uint4 &word, u32 tag)
+{
+    return ((word.w ^ tag) & TAG<SHARE>) == 0;
+}
+
 template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
 {
     word.w &= ~TAG<SHARE>;
     return word;
 }
 
-template <bool SHARE = false> DEVICE bool has_tag(const uint4 &word, u32 tag)
+/* The same, and NaN in each 32 bits if words are `late`. Each element takes an instruction. Where `untagged`
+   alone lies between a load and a store to shared memory, the compiler keeps the last element in another
+   register, and copies it there right behind the load: it waits for the word before it issues other loads. */
+DEVICE uint4 received(uint4 word, bool late)
 {
-    return ((word.w ^ tag) & TAG<SHARE>) == 0;
+    const u32 missing = late ? NAN_BITS<> : 0;
+    return make_uint4(word.x | missing, word.y | missing, word.z | missing, (word.w & ~TAG<>) | missing);
 }
 
 /* What replaces a word that never arrived: NaN in each 32 bits. */
 template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
-    const u32 nan = FACTORS == FLOAT16 && !FLOATS<SHARE> ? 0x7e000000u : 0x7fc00000u;
+    constexpr u32 nan = NAN_BITS<SHARE>;
     return make_uint4(nan, nan, nan, nan | tag);
 }
 
-/* Reads words again until they have their tag; sets `late` if they never do. */
-template <int COUNT, bool SHARE = false, class Load>
-DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
+/* Asks for a word. If it is not `there`, it is zeros and need not be waited for. */
+template <bool ALWAYS_THERE> DEVICE void request_word(uint4 &word, const uint4 *at, bool there, u32 tag)
+{
+    if constexpr (ALWAYS_THERE) word = load_word(at);
+    else {
+        word = make_uint4(0, 0, 0, tag);
+        load_word_if(there, word, at);
+    }
+}
+
+/* Asks for words again until they have their tag; sets `late` if they never do. `request` asks for a word. */
+template <int COUNT, bool SHARE = false, class Request>
+DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Request request)
 {
     u32 polls = late ? MAX_POLLS : 0;
     while (true) {
@@ -116,7 +137,7 @@ DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
         if (polls++ == MAX_POLLS) break;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
-            if (!has_tag<SHARE>(words[i], tag)) words[i] = load(i);
+            if (!has_tag<SHARE>(words[i], tag)) request(words[i], i);
     }
     late = true;
 #pragma unroll
@@ -126,7 +147,8 @@ DEVICE void wait_for_all(uint4 *words, u32 tag, bool &late, Load load)
 
 /* The same, but asks for a word again before it looks at the next one: faster where all threads of a
    block wait for the same step (measured). */
-template <int COUNT, class Load> DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Load load)
+template <int COUNT, class Request>
+DEVICE void wait_for_each(uint4 *words, u32 tag, bool &late, Request request)
 {
     u32 polls = 0;
     bool all;
@@ -137,7 +159,7 @@ template <int COUNT, class Load> DEVICE void wait_for_each(uint4 *words, u32 tag
             if (!has_tag(words[i], tag)) {
                 if (late) words[i] = lost(tag);
                 else {
-                    words[i] = load(i);
+                    request(words[i], i);
                     all = false;
                 }
             }

@@ -43,7 +43,7 @@ struct ShareGather
     DEVICE void request()
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) words[i] = load(i);
+        for (int i = 0; i < COUNT; i++) request(words[i], i);
     }
 
     DEVICE void receive(AddedShares &added, Weights &, bool &late)
@@ -52,9 +52,10 @@ struct ShareGather
         for (int begin = 0; begin < LOADS; begin += COUNT) {
             if (begin > 0) {
 #pragma unroll
-                for (int i = 0; i < COUNT; i++) words[i] = load(begin + i);
+                for (int i = 0; i < COUNT; i++) request(words[i], begin + i);
             }
-            wait_for_all<COUNT, true>(words, tag, late, [&](int i) { return load(begin + i); });
+            wait_for_all<COUNT, true>(words, tag, late,
+                                      [&](uint4 &word, int i) { request(word, begin + i); });
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 if (begin + i >= LOADS) continue;
@@ -67,13 +68,17 @@ struct ShareGather
     }
 
   private:
-    DEVICE uint4 load(int i) const
+    DEVICE int team_of(int i) const { return adder + i % EACH * ADDERS; }
+
+    DEVICE const uint4 *address(int i) const { return from + team_of(i) * SHARE_WORDS + i / EACH * THREADS; }
+
+    DEVICE void request(uint4 &word, int i) const
     {
-        const int r = i / EACH, team = adder + i % EACH * ADDERS;
+        const int r = i / EACH, team = team_of(i);
         const bool there = i < LOADS && (TEAMS % ADDERS == 0 || team < TEAMS) &&
                            (ADDERS * SHARE_WORDS == ADDED * THREADS ||
                             (ADDERS > 1 ? adder < ADDERS : place + r * THREADS < SHARE_WORDS));
-        return there ? load_word(from + team * SHARE_WORDS + r * THREADS) : make_uint4(0, 0, 0, tag);
+        request_word<false>(word, address(i), there, tag);
     }
 };
 

@@ -52,6 +52,8 @@ struct Slice
                     : number * NEXT_WARP * STEP_WORDS + spread(thread + i * SLICE_THREADS);
     }
 
+    static constexpr bool ALWAYS_THERE = SLICE_WORDS % SLICE_THREADS == 0 && WHOLE && LAYERS == 1;
+
     DEVICE bool has(int chunk, int i) const
     {
         return (SLICE_WORDS % SLICE_THREADS == 0 || thread + i * SLICE_THREADS < SLICE_WORDS) &&
@@ -86,23 +88,22 @@ struct StagedGather
     DEVICE void request()
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) words[i] = load(i);
+        for (int i = 0; i < COUNT; i++) request(words[i], i);
     }
 
     DEVICE void receive(Sums &sums, Weights &weights, bool &late)
     {
 #pragma unroll
         for (int first = 0; first < CHUNK_LOADS; first += COUNT) {
-            const auto load_of_part = [&](int i) { return load(first + i); };
             if (first > 0) {
 #pragma unroll
-                for (int i = 0; i < COUNT; i++) words[i] = load(first + i);
+                for (int i = 0; i < COUNT; i++) request(words[i], first + i);
             }
-            wait_for_each<COUNT>(words, tag, late, load_of_part);
+            wait_for_each<COUNT>(words, tag, late, [&](uint4 &word, int i) { request(word, first + i); });
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
                 const int at = slice.at(first + i);
-                if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = untagged(words[i]);
+                if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = received(words[i], late);
             }
         }
         slice.sync();
@@ -112,10 +113,12 @@ struct StagedGather
   private:
     DEVICE bool is_there(int i) const { return i < CHUNK_LOADS && slice.has(0, i); }
 
-    DEVICE uint4 load(int i) const
+    DEVICE const uint4 *address(int i) const { return from + (slice.at(i) - slice.first); }
+
+    DEVICE void request(uint4 &word, int i) const
     {
-        return is_there(i) && source.has(slice.at(i)) ? load_word(from + (slice.at(i) - slice.first))
-                                                      : make_uint4(0, 0, 0, tag);
+        constexpr bool ALWAYS = Slice::ALWAYS_THERE && CHUNK_LOADS % COUNT == 0;
+        request_word<ALWAYS>(word, address(i), is_there(i) && source.has(slice.at(i)), tag);
     }
 };
 
@@ -145,7 +148,7 @@ struct ChunkedGather
 #pragma unroll
         for (int chunk = 0; chunk < AHEAD; chunk++)
 #pragma unroll
-            for (int i = 0; i < CHUNK_LOADS; i++) words[chunk][i] = load(chunk, i);
+            for (int i = 0; i < CHUNK_LOADS; i++) request(words[chunk][i], chunk, i);
     }
 
     DEVICE void receive(Sums &sums, Weights &weights, bool &late)
@@ -153,22 +156,24 @@ struct ChunkedGather
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
-            wait_for_each<CHUNK_LOADS>(mine, tag, late, [&](int i) { return load(chunk, i); });
+            wait_for_each<CHUNK_LOADS>(mine, tag, late, [&](uint4 &word, int i) { request(word, chunk, i); });
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++) {
                 const int at = slice.at(i);
-                if (slice.has(chunk, i)) place[staged_at(at / ROWS, at % ROWS)] = untagged(mine[i]);
+                if (slice.has(chunk, i))
+                    place[staged_at(at / ROWS, at % ROWS)] =
+                        STREAM_RING > 0 ? untagged(mine[i]) : received(mine[i], late);
             }
             /* The next chunk's words may not have been there yet when they were requested. */
             if (AHEAD > 1 && chunk + 1 < CHUNKS) {
                 uint4 *next = words[(chunk + 1) % AHEAD];
 #pragma unroll
                 for (int i = 0; i < CHUNK_LOADS; i++)
-                    if (!has_tag(next[i], tag)) next[i] = load(chunk + 1, i);
+                    if (!has_tag(next[i], tag)) request(next[i], chunk + 1, i);
             }
             if (chunk + AHEAD < CHUNKS) {
 #pragma unroll
-                for (int i = 0; i < CHUNK_LOADS; i++) mine[i] = load(chunk + AHEAD, i);
+                for (int i = 0; i < CHUNK_LOADS; i++) request(mine[i], chunk + AHEAD, i);
             }
             slice.sync();
             multiply_staged(sums, weights, place, chunk);
@@ -177,10 +182,11 @@ struct ChunkedGather
     }
 
   private:
-    DEVICE uint4 load(int chunk, int i) const
+    DEVICE const uint4 *address(int chunk, int i) const { return slot + chunk * CHUNK_WORDS + slice.at(i); }
+
+    DEVICE void request(uint4 &word, int chunk, int i) const
     {
-        const uint4 *from = slot + chunk * CHUNK_WORDS + slice.at(i);
-        return slice.has(chunk, i) ? load_word(from) : make_uint4(0, 0, 0, tag);
+        request_word<Slice::ALWAYS_THERE>(word, address(chunk, i), slice.has(chunk, i), tag);
     }
 };
 
@@ -205,7 +211,7 @@ struct RegisterGather
     DEVICE void request()
     {
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) words[0][i] = load(0, i);
+        for (int i = 0; i < COUNT; i++) request(words[0][i], 0, i);
     }
 
     DEVICE void receive(Sums &sums, Weights &weights, bool &late)
@@ -213,29 +219,35 @@ struct RegisterGather
 #pragma unroll
         for (int round = 0; round < ROUNDS; round++) {
             uint4 *mine = words[round & 1], *next = words[(round + 1) & 1];
-            wait_for_all<COUNT>(mine, tag, late, [&](int i) { return load(round, i); });
+            wait_for_all<COUNT>(mine, tag, late, [&](uint4 &word, int i) { request(word, round, i); });
             __syncwarp();
             if (round + 1 < ROUNDS) {
 #pragma unroll
-                for (int i = 0; i < COUNT; i++) next[i] = load(round + 1, i);
+                for (int i = 0; i < COUNT; i++) request(next[i], round + 1, i);
             }
 #pragma unroll
             for (int i = 0; i < STEPS; i++)
                 if (round * STEPS + i < WARP_K) {
 #pragma unroll
-                    for (int j = 0; j < COLUMNS; j++) mine[i * COLUMNS + j] = untagged(mine[i * COLUMNS + j]);
+                    for (int j = 0; j < COLUMNS; j++)
+                        mine[i * COLUMNS + j] = received(mine[i * COLUMNS + j], late);
                     sums.add(weights, round * STEPS + i, mine + i * COLUMNS);
                 }
         }
     }
 
   private:
-    DEVICE uint4 load(int round, int i) const
+    DEVICE int word_of(int round, int i) const { return begin + first_word(round * STEPS + i / COLUMNS); }
+
+    DEVICE int at(int round, int i) const { return word_of(round, i) * ROWS + i % COLUMNS * 8 + lane / 4; }
+
+    DEVICE const uint4 *address(int round, int i) const { return source.first + at(round, i); }
+
+    DEVICE void request(uint4 &word, int round, int i) const
     {
-        const int s = round * STEPS + i / COLUMNS, word = begin + first_word(s);
-        const bool there = s < WARP_K && (WHOLE || word < EXCHANGED);
-        const int at = word * ROWS + i % COLUMNS * 8 + lane / 4;
-        return there && source.has(at) ? load_word(source.first + at) : make_uint4(0, 0, 0, tag);
+        constexpr bool ALWAYS = WHOLE && LAYERS == 1 && WARP_K % STEPS == 0;
+        const bool there = round * STEPS + i / COLUMNS < WARP_K && (WHOLE || word_of(round, i) < EXCHANGED);
+        request_word<ALWAYS>(word, address(round, i), there && source.has(at(round, i)), tag);
     }
 };
 

@@ -37,19 +37,21 @@ struct Matrices
     }
 
     /* What 4 values from `at` on of what is staged are multiplied by in sum `sum` of a unit of the
-       block: in a forward pass, a part of a row. */
-    DEVICE void read(float *to, int sum, int of_block, int at) const
+       block: in a forward pass, a part of a row. `read_four` reads them at once, of `aligned` rows. */
+    DEVICE void read_four(float *to, int sum, int of_block, int at) const
+    {
+        const int unit = first_unit + of_block;
+        const bool there = of_block < UNITS && unit < HIDDEN && at < HIDDEN;
+        const long long from = there ? (long long)(sum * HIDDEN + unit) * HIDDEN + at : 0;
+        const Four found = *(const Four *)(recurrent + from);
+#pragma unroll
+        for (int e = 0; e < 4; e++) to[e] = there ? real(found.values[e]) : 0.0f;
+    }
+
+    DEVICE void read_each(float *to, int sum, int of_block, int at) const
     {
         const int unit = first_unit + of_block;
         const bool has = of_block < UNITS && unit < HIDDEN;
-        if (!BACKWARD && aligned) {
-            const bool there = has && at < HIDDEN;
-            const long long from = there ? (long long)(sum * HIDDEN + unit) * HIDDEN + at : 0;
-            const Four found = *(const Four *)(recurrent + from);
-#pragma unroll
-            for (int e = 0; e < 4; e++) to[e] = there ? real(found.values[e]) : 0.0f;
-            return;
-        }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const int gate = BACKWARD ? (at + e) % GATES : sum, other = (at + e) / VALUES;
@@ -72,21 +74,35 @@ struct Weights
     DEVICE void read(const Matrices &matrices, uint4 *memory, uint4 *, int warp, int lane)
     {
         const int thread = warp * 32 + lane, unit = thread / UNIT_THREADS, part = thread % UNIT_THREADS;
-        float *room = (float *)(memory + WEIGHTS_AT / 16);
+        if constexpr (THROUGH_SHARED) {
+            float *room = (float *)(memory + WEIGHTS_AT / 16);
 #pragma unroll
-        for (int sum = 0; sum < SUMMED; sum++) {
-            if constexpr (THROUGH_SHARED) read_rows(matrices, room, sum);
+            for (int sum = 0; sum < SUMMED; sum++) {
+                read_rows(matrices, room, sum);
 #pragma unroll
-            for (int i = 0; i < FOURS; i++) {
-                const int at = (i * UNIT_THREADS + part) * 4;
-                if constexpr (THROUGH_SHARED) {
+                for (int i = 0; i < FOURS; i++) {
+                    const int at = (i * UNIT_THREADS + part) * 4;
                     for (int e = 0; e < 4; e++) {
                         const bool there = unit < UNITS && at + e < HIDDEN;
                         of[sum][i][e] = there ? room[unit * STAGED_ROW + at + e] : 0.0f;
                     }
-                } else matrices.read(of[sum][i], sum, unit, at);
+                }
             }
-        }
+        } else if (!BACKWARD && matrices.aligned) read_all<true>(matrices, unit, part);
+        else read_all<false>(matrices, unit, part);
+    }
+
+    /* Has no branch, so that all reads are in flight at once. */
+    template <bool ALIGNED> DEVICE void read_all(const Matrices &matrices, int unit, int part)
+    {
+#pragma unroll
+        for (int sum = 0; sum < SUMMED; sum++)
+#pragma unroll
+            for (int i = 0; i < FOURS; i++) {
+                const int at = (i * UNIT_THREADS + part) * 4;
+                if (ALIGNED) matrices.read_four(of[sum][i], sum, unit, at);
+                else matrices.read_each(of[sum][i], sum, unit, at);
+            }
     }
 
     DEVICE void begin_stream() const {} /* all are in registers */

@@ -17,6 +17,20 @@ DEVICE uint4 load_word(const uint4 *at)
     return word;
 }
 
+/* The same, but leaves `word` as it is unless it is `wanted`. There is no branch and no copy of `word`, behind
+   either of which the compiler waits for a word before it asks for the next one. */
+DEVICE void load_word_if(bool wanted, uint4 &word, const uint4 *at)
+{
+    asm volatile("{\n"
+                 "    .reg .pred wanted;\n"
+                 "    setp.ne.u32 wanted, %5, 0;\n"
+                 "    @wanted ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+                 "}"
+                 : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)
+                 : "l"(at), "r"((u32)wanted)
+                 : "memory");
+}
+
 DEVICE void store_word(uint4 *at, uint4 word)
 {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x), "r"(word.y),
