@@ -30,7 +30,7 @@ MESSAGES = "the words of errors, and kernels for what the figures do not run, ch
 KERNELS = (
     "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 )
-RINGS = "rings, what L2 keeps and training of one step were changed after the run; needs a GPU"
+RINGS = "how kernels load words, and which are chosen, changed after the run; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
@@ -46,7 +46,7 @@ STALE = {
     "call_overhead.json": KERNELS,
     "callers.json": RINGS,
     "first_call.json": ONE_STEP,
-    "gpu.json": RINGS,
+    "gpu.json": "resets of the scan in JAX were added after the run; needs a GPU",
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": RINGS,

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.backends.registry import named
+from dnnffi.errors import UnsupportedError
 from dnnffi.jax.arrays import as_jax, platform_of
 from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
@@ -60,6 +61,8 @@ def lstm(
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
+    resets: Any = None,
+    reset_to: Any = None,
     batch_first: bool = False,
     dropout: float = 0.0,
     key: Any = None,
@@ -83,12 +86,19 @@ def lstm(
     lengths : the number of steps of each row, from 1 to T, in any order: beyond it y is zero, and
         h_n, c_n are the states at the last step of the row. Integers on the host, or an array [B]
         on the device, which only the scan takes, and which is not checked
+    resets : [T, B], or [B, T] with ``batch_first``, bool or integers, or None. Where it is not
+        zero at t, the state before step t is that of ``reset_to``, in every layer: a new episode
+        begins there. A network of two directions is cut at the same border, so that its other
+        direction passes no state from t to t - 1. No gradient passes a border. Only the scan takes
+        it. Resets behind the end of a row are not looked at
+    reset_to : the state of a reset, None for zeros: as ``hx``, with one row for all, [L*D, 1, .],
+        or with a row for each of the batch. It has a gradient
     dropout, key : the probability that an element between two layers is dropped, and the key of
         `jax.random` that makes the masks, the same in every implementation. The network then runs
         one call per layer
     implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
         "reference" (NumPy, on the host), or None: cuDNN on CUDA, the scan elsewhere, for an empty
-        batch and for lengths on a device
+        batch, for lengths on a device and for resets
     options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
         what was measured. "unroll": the number of steps in one round of the scan's loop, by default
         1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop
@@ -117,9 +127,16 @@ def lstm(
     >>> y, (h_n, c_n) = djax.lstm(jnp.ones((5, 2, 3)), None, weights)
     >>> y.shape, h_n.shape
     ((5, 2, 4), (1, 2, 4))
+
+    The second row begins a new episode at step 3:
+
+    >>> resets = jnp.zeros((5, 2), bool).at[3, 1].set(True)
+    >>> y, _ = djax.lstm(jnp.ones((5, 2, 3)), None, weights, resets=resets)
+    >>> bool((y[3, 1] == y[0, 1]).all()), bool((y[3, 0] == y[0, 0]).all())
+    (True, False)
     """
     keywords = _Keywords(
-        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, resets, reset_to, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, c_n = _network("lstm", x, hx, weights, keywords)
@@ -136,6 +153,8 @@ def gru(
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
+    resets: Any = None,
+    reset_to: Any = None,
     batch_first: bool = False,
     dropout: float = 0.0,
     key: Any = None,
@@ -147,7 +166,7 @@ def gru(
     Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
     """
     keywords = _Keywords(
-        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, resets, reset_to, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("gru", x, h_0, weights, keywords)
@@ -164,6 +183,8 @@ def rnn_tanh(
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
+    resets: Any = None,
+    reset_to: Any = None,
     batch_first: bool = False,
     dropout: float = 0.0,
     key: Any = None,
@@ -175,7 +196,7 @@ def rnn_tanh(
     Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
     """
     keywords = _Keywords(
-        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, resets, reset_to, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("rnn_tanh", x, h_0, weights, keywords)
@@ -192,6 +213,8 @@ def rnn_relu(
     num_layers: int = 1,
     bidirectional: bool = False,
     lengths: Any = None,
+    resets: Any = None,
+    reset_to: Any = None,
     batch_first: bool = False,
     dropout: float = 0.0,
     key: Any = None,
@@ -203,7 +226,7 @@ def rnn_relu(
     Arguments are those of `lstm`, with h_0 [L*D, B, H] or None instead of hx.
     """
     keywords = _Keywords(
-        *(spec, layout, num_layers, bidirectional, lengths, batch_first),
+        *(spec, layout, num_layers, bidirectional, lengths, resets, reset_to, batch_first),
         *(dropout, key, implementation, options),
     )
     y, h_n, _ = _network("rnn_relu", x, h_0, weights, keywords)
@@ -216,6 +239,8 @@ class _Keywords(NamedTuple):
     num_layers: Any
     bidirectional: Any
     lengths: Any
+    resets: Any
+    reset_to: Any
     batch_first: Any
     dropout: Any
     key: Any
@@ -231,7 +256,8 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     batch_first = check_flag("batch_first", keywords.batch_first)
     options, unroll = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
-    states = _states(hx, spec, batch)
+    states = _states("hx", hx, spec, (batch,))
+    resets = _resets(keywords, x, spec, batch)
     dropout, key = _dropout(keywords, spec)
     lengths, on_device = keywords.lengths, None
     if isinstance(lengths, jax.Array):
@@ -255,9 +281,12 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
             f"lengths: implementation {keywords.implementation!r} takes integers of the host; an "
             f"array on the device is for {SCAN!r}"
         )
-    able = problem if on_device is None else None
+    able = problem if on_device is None and resets is None else None
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
     way = implementation_of(keywords.implementation, able, arrays)
+    if resets is not None and keywords.implementation not in (None, SCAN):
+        limit = f"cannot reset states within a sequence; implementation {SCAN!r} can"
+        raise UnsupportedError(f"implementation {keywords.implementation!r}", "", limit)
     if way is None and problem is not None and problem.lengths is not None:
         # An operand of the scan: one program for all lengths.
         on_device = jnp.asarray(problem.lengths)
@@ -267,7 +296,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
         unroll = scan.UNROLL_ON_CPU if is_on_cpu else scan.UNROLL
     loop = unroll, is_on_cpu
     static = _Static(spec, layout, by_handler, way, batch_first, dropout, options, *loop)
-    return _run(static, x, states, weights, on_device, key)
+    return _run(static, x, states, weights, on_device, resets, key)
 
 
 def _weights(mode: Mode, weights: Any, keywords: _Keywords) -> tuple[RNNSpec, LayoutName, Any]:
@@ -355,21 +384,28 @@ def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
     return (second, first) if batch_first else (first, second)
 
 
-def _states(hx: Any, spec: RNNSpec, batch: int) -> tuple[Any, ...]:
-    """h_0 and, of an LSTM, c_0; none for zeros."""
+def _states(name: str, hx: Any, spec: RNNSpec, rows: tuple[int, ...]) -> tuple[Any, ...]:
+    """h and, of an LSTM, c of an argument ``name``, of as many rows as one of ``rows``.
+
+    None, which stands for zeros, has neither.
+    """
     if hx is None:
         return ()
-    shapes = {"h_0": spec.h_shape(batch), "c_0": spec.c_shape(batch)}
+    names: tuple[str, ...] = ("h_0", "c_0") if name == "hx" else (f"{name}[0]", f"{name}[1]")
     if spec.has_cell:
         if not isinstance(hx, tuple | list) or len(hx) != 2:
-            raise TypeError(f"hx must be (h_0, c_0) or None; got {type(hx).__name__}")
+            raise TypeError(
+                f"{name} must be a pair of states, h and c, or None; got {type(hx).__name__}"
+            )
     else:
-        hx = (hx,)
+        hx, names = (hx,), ("h_0" if name == "hx" else name,)
     states = []
-    for (name, shape), array in zip(shapes.items(), hx, strict=False):
+    for name, shape_of, array in zip(names, (spec.h_shape, spec.c_shape), hx, strict=False):
         array = as_jax(name, array)
-        if array.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
+        shapes = [shape_of(count) for count in rows]
+        if array.shape not in shapes:
+            expected = " or ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"{name} must have shape {expected}; got {array.shape}")
         if array.dtype.name != spec.dtype:
             raise TypeError(
                 f"{name} must have the dtype of x, {spec.dtype}; got {array.dtype}; use "
@@ -439,6 +475,25 @@ def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
     return dropout, key
 
 
+def _resets(keywords: _Keywords, x: Any, spec: RNNSpec, batch: int) -> scan.Resets | None:
+    """Return the resets of a call, checked; None without any."""
+    if keywords.resets is None:
+        if keywords.reset_to is not None:
+            raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
+        return None
+    steps = as_jax("resets", keywords.resets)
+    if not (steps.dtype == bool or jnp.issubdtype(steps.dtype, jnp.integer)):
+        raise TypeError(f"resets must be bool or integers; got {steps.dtype}")
+    if steps.shape != x.shape[:2]:
+        raise ValueError(
+            f"resets must have the shape of x without its last dimension, {x.shape[:2]}; got "
+            f"{steps.shape}"
+        )
+    return scan.Resets(
+        steps, *(*_states("reset_to", keywords.reset_to, spec, (batch, 1)), None, None)[:2]
+    )
+
+
 def _lengths_on_device(lengths: Any, batch: int) -> Any:
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise ValueError(
@@ -450,12 +505,18 @@ def _lengths_on_device(lengths: Any, batch: int) -> Any:
 
 @partial(jax.jit, static_argnums=0)
 def _run(
-    static: _Static, x: Any, states: tuple[Any, ...], weights: Any, lengths: Any, key: Any
+    static: _Static,
+    x: Any,
+    states: tuple[Any, ...],
+    weights: Any,
+    lengths: Any,
+    resets: scan.Resets | None,
+    key: Any,
 ) -> Any:
     # Weights of float32 for x of 16 bits; JAX casts their gradients back.
     weights = jax.tree.map(lambda array: array.astype(static.spec.dtype), weights)
     if not static.dropout:
-        return _layers(static, x, states, weights, lengths)
+        return _layers(static, x, states, weights, lengths, resets)
     spec = static.spec
     arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     of_layer = spec.arrays_per_direction * spec.num_directions
@@ -468,13 +529,14 @@ def _run(
             x = jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)
         single = replace(spec, input_size=spec.layer_input_size(layer), num_layers=1)
         problem = static.problem and static.problem._replace(spec=single)
-        first = layer * spec.num_directions
+        its = slice(layer * spec.num_directions, (layer + 1) * spec.num_directions)
         x, h_n, c_n = _layers(
             static._replace(spec=single, problem=problem),
             x,
-            tuple(state[first : first + spec.num_directions] for state in states),
+            tuple(state[its] for state in states),
             arrays[layer * of_layer : (layer + 1) * of_layer],
             lengths,
+            resets and resets.of(its),
         )
         ended.append((h_n, c_n))
     h_n, c_n = zip(*ended, strict=True)
@@ -482,7 +544,12 @@ def _run(
 
 
 def _layers(
-    static: _Static, x: Any, states: tuple[Any, ...], weights: Any, lengths: Any
+    static: _Static,
+    x: Any,
+    states: tuple[Any, ...],
+    weights: Any,
+    lengths: Any,
+    resets: scan.Resets | None,
 ) -> tuple[Any, Any, Any]:
     """All layers at once, with nothing dropped."""
     spec = static.spec
@@ -497,11 +564,9 @@ def _layers(
     arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     h_0, c_0 = (*states, None, None)[:2]
     # Each varies over the mesh axes of a shard_map that any does, as the state of a loop must.
-    some = [a for a in (x, h_0, c_0, *arrays, lengths) if a is not None]
-    alike = iter(varying_alike(some))
-    x, h_0, c_0, *arrays, lengths = (
-        None if a is None else next(alike) for a in (x, h_0, c_0, *arrays, lengths)
-    )
+    every = (x, h_0, c_0, arrays, lengths, resets)
+    leaves, structure = jax.tree.flatten(every)
+    x, h_0, c_0, arrays, lengths, resets = structure.unflatten(varying_alike(leaves))
     return scan.network(
         spec,
         x,
@@ -510,6 +575,7 @@ def _layers(
         arrays,
         batch_first=static.batch_first,
         lengths=lengths,
+        resets=resets,
         options=static.options,
         unroll=static.unroll,
         is_on_cpu=static.is_on_cpu,

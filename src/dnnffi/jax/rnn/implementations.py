@@ -48,7 +48,7 @@ def implementation_of(
 ) -> Way | None:
     """The way to run ``problem``, None for the scan.
 
-    ``problem`` is None where only the scan can: an empty batch, lengths on a device.
+    ``problem`` is None where only the scan can: an empty batch, lengths on a device, resets.
     """
     if name is None:
         if problem is None or platform_of(operands) != "cuda":

@@ -12,6 +12,13 @@ which there are fewer than intermediate results.
 
 As the reference, float16 and bfloat16 are multiplied as they are and computed in float32 else.
 Sequences are [T, B, .] here.
+
+A reset replaces the state that a step reads. At the same border, the other direction replaces the
+state that the step before it reads::
+
+    t               0     1     2     3     4          resets at 2
+    forward   h_0 -> o --> o  |  o --> o --> o -> h_n    step 2 reads the state of a reset
+    backward  h_n <- o <-- o  |  o <-- o <-- o <- h_0    step 1 reads it
 """
 
 from __future__ import annotations
@@ -60,6 +67,9 @@ class _Operands(NamedTuple):
     h: Any  # [B, O]
     c: Any  # [B, H], LSTM only
     mask: Any  # [T, B, 1], true before the end of a row; None where all rows have T steps
+    resets: Any  # [T, B, 1], true at steps that read the state of a reset; None without resets
+    reset_h: Any  # [B, O] or [1, O], that state; None without resets
+    reset_c: Any  # [B, H] or [1, H], LSTM only
 
 
 class _Steps(NamedTuple):
@@ -72,13 +82,28 @@ class _Steps(NamedTuple):
 
 
 class _Tangents(NamedTuple):
-    """Tangents that enter the loop: what they add to a step, and those of the first state."""
+    """Tangents that enter the loop: what they add to a step, and those of states."""
 
     gates: Any  # [T, B, G*H]
     hn: Any  # [T, B, H], added to a GRU's recurrent product of gate n; may be None
     projected: Any  # [T, B, P], added to the projection; may be None
     h: Any  # [B, O]
     c: Any  # [B, H], LSTM only
+    reset_h: Any  # as in `_Operands`
+    reset_c: Any
+
+
+class Resets(NamedTuple):
+    """Where states are replaced, and by what."""
+
+    steps: Any  # [T, B], not zero where the state before the step is replaced
+    h: Any  # [L*D, B, O] or [L*D, 1, O]; None for zeros
+    c: Any  # [L*D, B, H] or [L*D, 1, H], LSTM only; None for zeros
+
+    def of(self, part: int | slice) -> Resets:
+        """Return the resets of a part of the layers and directions."""
+        h, c = (None if state is None else state[part] for state in self[1:])
+        return Resets(self.steps, h, c)
 
 
 def network(
@@ -90,13 +115,15 @@ def network(
     *,
     batch_first: bool,
     lengths: Any,
+    resets: Resets | None,
     options: RNNOptions,
     unroll: int,
     is_on_cpu: bool,
 ) -> tuple[Any, Any, Any]:
     """(y, h_n, c_n or None) of arrays in PyTorch's order; ``lengths`` is an array [B] or None.
 
-    States may be None, for zeros. ``unroll`` is the number of steps in one round of the loop.
+    States may be None, for zeros. ``resets`` has steps [B, T] with ``batch_first``. ``unroll`` is
+    the number of steps in one round of the loop.
     """
     if batch_first:
         x = jnp.swapaxes(x, 0, 1)
@@ -109,6 +136,8 @@ def network(
         mask = (jnp.arange(steps)[:, None] < lengths[None])[..., None]
         # Steps after the end of a row must not reach any result, not even as NaN times zero.
         x = jnp.where(mask, x, 0)
+    if resets is not None:
+        borders = _borders(resets.steps.T if batch_first else resets.steps, mask)
     precision = lax.Precision.HIGHEST if options.math == "strict" else None
     count = spec.arrays_per_direction
     ended: list[_Steps] = []
@@ -120,7 +149,8 @@ def network(
             cell = _Cell(spec.mode, reverse, unroll, not is_on_cpu, precision, *clip)
             arrays = weights[number * count : (number + 1) * count]
             state = None if h_0 is None else h_0[number], None if c_0 is None else c_0[number]
-            found = _direction(cell, spec, x, state, arrays, mask)
+            of_it = resets and resets.of(number)._replace(steps=borders[direction])
+            found = _direction(cell, spec, x, state, arrays, mask, of_it)
             y = found.h if mask is None else jnp.where(mask, found.h, 0)
             outputs.append(y.astype(x.dtype))
             ended.append(found)
@@ -132,8 +162,22 @@ def network(
     return y, h_n, jnp.stack([one.c_n for one in ended]).astype(x.dtype)
 
 
+def _borders(resets: Any, mask: Any) -> tuple[Any, Any]:
+    """Return for each direction the steps that read the state of a reset, [T, B, 1]."""
+    forward = (resets != 0)[..., None]
+    if mask is not None:
+        forward = forward & mask  # behind the end of a row there is no border
+    return forward, jnp.concatenate([forward[1:], jnp.zeros_like(forward[:1])])
+
+
 def _direction(
-    cell: _Cell, spec: RNNSpec, x: Any, state: tuple[Any, Any], arrays: Sequence[Any], mask: Any
+    cell: _Cell,
+    spec: RNNSpec,
+    x: Any,
+    state: tuple[Any, Any],
+    arrays: Sequence[Any],
+    mask: Any,
+    resets: Resets | None,
 ) -> _Steps:
     w_ih, w_hh, *rest = arrays
     like = _product(cell, x[0], w_ih)  # of which only shape, dtype and devices are used
@@ -155,7 +199,14 @@ def _direction(
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*x.shape[:2], 1))
-    return _recurrence(cell, _Operands(x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask))
+    borders = reset_h = reset_c = None
+    if resets is not None:
+        borders = jnp.broadcast_to(resets.steps, (*x.shape[:2], 1))
+        reset_h = jnp.zeros_like(h[:1]) if resets.h is None else resets.h.astype(h.dtype)
+    if resets is not None and spec.has_cell:
+        reset_c = jnp.zeros_like(c[:1]) if resets.c is None else resets.c.astype(c.dtype)
+    weights = w_ih, w_hh, bias, b_hn, w_hr
+    return _recurrence(cell, _Operands(x, *weights, h, c, mask, borders, reset_h, reset_c))
 
 
 def _product(cell: _Cell, a: Any, w: Any) -> Any:
@@ -233,7 +284,7 @@ def _recurrence_jvp(
 
     d_product = None
     if d.w_hh is not None:
-        before = _states_before(cell, steps.h, h)
+        before = _reset(operands.resets, operands.reset_h, _states_before(cell, steps.h, h))
         d_product = _product(cell, before.astype(w_hh.dtype), d.w_hh)
     d_gates = added(
         None if d.x is None else _product(cell, d.x, operands.w_ih),
@@ -261,15 +312,27 @@ def _recurrence_jvp(
         d_projected = _product(cell, steps.unprojected.astype(d.w_hr.dtype), d.w_hr)
     d_h = jnp.zeros_like(h) if d.h is None else d.h
     d_c = jnp.zeros_like(c) if d.c is None and c is not None else d.c
-    entering = _Tangents(d_gates, d_hn, d_projected, d_h, d_c)
+    d_reset_h, d_reset_c = d.reset_h, d.reset_c
+    if d_reset_h is None and operands.reset_h is not None:
+        d_reset_h = jnp.zeros_like(operands.reset_h)
+    if d_reset_c is None and operands.reset_c is not None:
+        d_reset_c = jnp.zeros_like(operands.reset_c)
+    entering = _Tangents(d_gates, d_hn, d_projected, d_h, d_c, d_reset_h, d_reset_c)
     return steps, _tangent_loop(cell, operands, slopes, entering)
 
 
 _recurrence.defjvp(_recurrence_jvp, symbolic_zeros=True)
 
 
+def _reset(resets: Any, state_of_reset: Any, state: Any) -> Any:
+    """Return the state that is read: ``state_of_reset`` where ``resets`` is true."""
+    if resets is None or state is None:
+        return state
+    return jnp.where(resets, state_of_reset, state)
+
+
 def _states_before(cell: _Cell, hs: Any, h: Any) -> Any:
-    """Return the states that the steps read: ``h`` and, of ``hs``, all but the last."""
+    """Return the states before the steps: ``h`` and, of ``hs``, all but the last."""
     if cell.reverse:
         return jnp.concatenate([hs[1:], h[None]])
     return jnp.concatenate([h[None], hs[:-1]])
@@ -277,7 +340,7 @@ def _states_before(cell: _Cell, hs: Any, h: Any) -> Any:
 
 def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tuple[_Steps, Any]:
     """Run all steps; return their results and, with ``keeps_slopes``, the slopes of each."""
-    x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask = operands
+    x, w_ih, w_hh, bias, b_hn, w_hr, h, c, mask, resets, reset_h, reset_c = operands
     multiply, transpose = _matmul, _transposed
     if not cell.is_hoisted and not keeps_slopes:
         if h.shape[0] == 1:
@@ -291,9 +354,10 @@ def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tu
         product = multiply(cell, x, w_ih)
         return product if bias is None else product + bias.reshape(*[1] * (x.ndim - 1), -1)
 
-    def step(state: tuple[Any, Any], of_step: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(state: tuple[Any, Any], of_step: tuple[Any, Any, Any]) -> tuple[Any, Any]:
         h, c = state
-        x, running = of_step
+        x, running, is_reset = of_step
+        h, c = _reset(is_reset, reset_h, h), _reset(is_reset, reset_c, c)
         gates = x if cell.is_hoisted else gates_of(x)
         unprojected, new_c, slopes = _CELLS[cell.mode](
             cell, gates, multiply(cell, h, w_hh), b_hn, h, c
@@ -307,7 +371,7 @@ def _loop(cell: _Cell, operands: _Operands, *, keeps_slopes: bool = False) -> tu
 
     inputs = gates_of(x) if cell.is_hoisted else x
     (h_n, c_n), (hs, unprojected, slopes) = lax.scan(
-        step, (h, c), (inputs, mask), reverse=cell.reverse, unroll=cell.unroll
+        step, (h, c), (inputs, mask, resets), reverse=cell.reverse, unroll=cell.unroll
     )
     return _Steps(hs, unprojected, h_n, c_n), slopes
 
@@ -318,7 +382,9 @@ def _tangent_loop(cell: _Cell, operands: _Operands, slopes: Any, entering: _Tang
 
     def step(state: tuple[Any, Any], of_step: tuple[Any, ...]) -> tuple[Any, Any]:
         d_h, d_c = state
-        slopes, d_gates, d_hn, d_projected, running = of_step
+        slopes, d_gates, d_hn, d_projected, running, is_reset = of_step
+        d_h = _reset(is_reset, entering.reset_h, d_h)
+        d_c = _reset(is_reset, entering.reset_c, d_c)
         d_unprojected, new_d_c = _DERIVATIVES[cell.mode](
             slopes, d_gates, _product(cell, d_h, w_hh), d_hn, d_h, d_c
         )
@@ -332,7 +398,8 @@ def _tangent_loop(cell: _Cell, operands: _Operands, slopes: Any, entering: _Tang
             new_d_c = None if d_c is None else jnp.where(running, new_d_c, d_c)
         return (new_d_h, new_d_c), (new_d_h, None if w_hr is None else d_unprojected)
 
-    inputs = slopes, entering.gates, entering.hn, entering.projected, operands.mask
+    masks = operands.mask, operands.resets
+    inputs = slopes, entering.gates, entering.hn, entering.projected, *masks
     (d_h_n, d_c_n), (d_hs, d_unprojected) = lax.scan(
         step, (entering.h, entering.c), inputs, reverse=cell.reverse, unroll=cell.unroll
     )
