@@ -199,7 +199,7 @@ def test_nan_before_a_border_does_not_pass_it():
     assert np.isfinite(np.asarray(y[2:])).all()
 
 
-def test_resets_behind_the_end_of_a_row_are_not_looked_at():
+def test_resets_past_the_end_of_a_row_are_ignored():
     _, weights, x, states, reset_to = network("lstm", both=True)
     lengths = [2, STEPS, 3]
     resets = np.zeros((STEPS, BATCH), bool)

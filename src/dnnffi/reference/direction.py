@@ -3,13 +3,15 @@
 Sequences are [T, B, .] here; the symbols are those of `dnnffi.reference.rnn`. A row of the batch
 that has ended keeps its state, so the state after the last step taken is that of every row's own
 last step; in the reverse direction a row keeps its initial state until its last step is reached.
+Where a state is reset, the step reads another one, and no gradient passes from it to the step
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, Saved
@@ -34,6 +36,20 @@ class Weights(NamedTuple):
     w_hr: NDArray | None  # [P, H]
 
 
+class Resets(NamedTuple):
+    """The steps of one direction that read another state than the one before them, and which."""
+
+    steps: NDArray  # [T, B, 1], bool
+    h: NDArray  # [B, O] or [1, O]
+    c: NDArray | None  # [B, H] or [1, H]
+
+    def replace(self, xp: ModuleType, t: int, h: NDArray, c: NDArray | None) -> Any:
+        """Return the state that step ``t`` reads, of h and c before it."""
+        of_step = self.steps[t]
+        h = xp.where(of_step, self.h, h)
+        return h, None if c is None else xp.where(of_step, self.c, c)
+
+
 class Pass(NamedTuple):
     """One direction of one layer as forward left it."""
 
@@ -46,6 +62,7 @@ class Pass(NamedTuple):
     h_before: NDArray  # [T, B, O]: the state that each step read
     cell_h: NDArray  # [T, B, H]: the cell's output, in front of a projection
     saved: list[Saved]  # by step: what the cell keeps for its derivative
+    resets: Resets | None
 
 
 class PassGradients(NamedTuple):
@@ -55,6 +72,8 @@ class PassGradients(NamedTuple):
     h_0: NDArray
     c_0: NDArray | None
     weights: Weights
+    reset_h: NDArray | None  # [B, O], None without resets
+    reset_c: NDArray | None
 
 
 def forward_pass(
@@ -66,10 +85,12 @@ def forward_pass(
     c: NDArray | None,
     reverse: bool,
     training: bool,
+    resets: Resets | None = None,
 ) -> Pass:
     """One direction of one layer from the state h [B, O], c [B, H].
 
-    Without ``training`` it keeps nothing of a step but its h: no ``saved``, and no ``cell_h``.
+    Rows of ``resets`` past their length are false. Without ``training`` it keeps nothing of a step
+    but its h: no ``saved``, and no ``cell_h``.
     """
     xp, steps, batch, new = layout.xp, layout.steps, layout.batch, layout.empty
     order = range(steps - 1, -1, -1) if reverse else range(steps)
@@ -93,6 +114,8 @@ def forward_pass(
     for some, products in _input_products(layout, cell, w, x, order):
         for t, gx in zip(some, products, strict=True):
             h = h_before[t]
+            if resets is not None:
+                h, c = resets.replace(xp, t, h, c)
             multiply_hh(h, w_hh, out=gh)
             if new_bias is not None:
                 gh += new_bias
@@ -108,12 +131,14 @@ def forward_pass(
             c = c_new
 
     h_n = y[order[-1]]
+    if resets is not None and training:
+        h_before = xp.where(resets.steps, resets.h, h_before)
     if layout.active is not None:
         y = layout.zero_past_end(y)
         if training:
             h_before = layout.zero_past_end(h_before)
             cell_h = y if w.w_hr is None else layout.zero_past_end(cell_h)
-    return Pass(w, order, x, y, h_n, c, h_before, cell_h, saved)
+    return Pass(w, order, x, y, h_n, c, h_before, cell_h, saved, resets)
 
 
 def _input_products(
@@ -160,6 +185,10 @@ def backward_pass(
         gh = layout.empty(run.x, shape)
         gh_by_gate = gh.reshape(*shape[:2], cell.gates, -1).swapaxes(1, 2)
     d_h = None if w.w_hr is None else layout.empty(run.x, run.y.shape)
+    resets, reset_h, reset_c = run.resets, None, None
+    if resets is not None:
+        reset_h = xp.zeros_like(dh)
+        reset_c = None if dc is None else xp.zeros_like(dc)
     for t in reversed(run.order):
         dh = dh + dy[t]
         d_output = dh
@@ -173,6 +202,13 @@ def backward_pass(
         dh = layout.update(t, dh_before, dh)
         if dc is not None and d.c is not None:
             dc = layout.update(t, d.c, dc)
+        if resets is not None:
+            of_step = resets.steps[t]
+            reset_h += xp.where(of_step, dh, 0)
+            dh = xp.where(of_step, 0, dh)
+            if dc is not None:
+                reset_c += xp.where(of_step, dc, 0)
+                dc = xp.where(of_step, 0, dc)
 
     # Steps past a row's length were computed too.
     gx = layout.zero_past_end(gx)
@@ -188,7 +224,8 @@ def backward_pass(
         b_hh=b_hh,
         w_hr=None if d_h is None else _outer(xp, layout.zero_past_end(d_h), run.cell_h),
     )
-    return PassGradients(layout.zero_past_end(_product(xp, gx, w.w_ih)), dh, dc, weights)
+    dx = layout.zero_past_end(_product(xp, gx, w.w_ih))
+    return PassGradients(dx, dh, dc, weights, reset_h, reset_c)
 
 
 def _product(xp: ModuleType, a: NDArray, w: NDArray) -> NDArray:

@@ -23,7 +23,14 @@ from dnnffi.device.arrays import array_module
 from dnnffi.device.dtypes import compute_dtype
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import Cell, ElmanCell, make_cell
-from dnnffi.reference.direction import Pass, PassGradients, Weights, backward_pass, forward_pass
+from dnnffi.reference.direction import (
+    Pass,
+    PassGradients,
+    Resets,
+    Weights,
+    backward_pass,
+    forward_pass,
+)
 from dnnffi.reference.layout import Layout
 from dnnffi.reference.plain import PlainInference
 from dnnffi.reference.threads import on_one_thread
@@ -72,6 +79,7 @@ class Gradients:
     h_0: NDArray
     c_0: NDArray | None
     weights: list[NDArray]
+    reset_to: tuple[NDArray, NDArray | None] | None = None  # with a row each; None without resets
 
 
 @np.errstate(all="ignore")
@@ -85,6 +93,8 @@ def forward(
     batch_first: bool = False,
     lengths: Sequence[int] | None = None,
     batch_sizes: Sequence[int] | None = None,
+    resets: NDArray | None = None,
+    reset_to: tuple[NDArray, NDArray | None] | None = None,
     dropout: float = 0.0,
     masks: Sequence[NDArray] | None = None,
     clip: tuple[float, float] | None = None,
@@ -103,6 +113,10 @@ def forward(
     weights : flat, in PyTorch's order (`RNNSpec.parameter_shapes`)
     lengths : one length a row, in any order: past it y is zero, h_n and c_n are the state at it
     batch_sizes : the number of rows at each step of packed sequences, never rising
+    resets : x's shape without its last dimension, bool or integers: where it is not zero at step
+        t, the state before t is that of ``reset_to``, in every layer. The reverse direction is cut
+        at the same border: step t - 1 reads it. What is past a row's length is not read
+    reset_to : the state of a reset, as (h_0, c_0) or with one row for all; None for zeros
     dropout, masks : the output of layer l, of all directions, is multiplied by ``masks[l]`` before
         layer l + 1 reads it. L - 1 arrays, each [T, B, O*D] (packed: [sum(batch_sizes), O*D] too).
         The probability is not read, but one above 0 asks for masks: see `dropout_masks`.
@@ -128,7 +142,10 @@ def forward(
     )
     h_0, c_0 = (None if a is None else a.astype(x.dtype, copy=False) for a in (h_0, c_0))
     groups = grouped(spec, [w.astype(x.dtype, copy=False) for w in weights])
-    return run(network, x, h_0, c_0, groups, masks, training=training)
+    states = None
+    if resets is not None:
+        states = resets, *(reset_to or (None, None))
+    return run(network, x, h_0, c_0, groups, masks, training=training, resets=states)
 
 
 def prepare(
@@ -180,9 +197,13 @@ def run(
     masks: Sequence[NDArray] | None,
     *,
     training: bool,
+    resets: tuple[NDArray, NDArray | None, NDArray | None] | None = None,
 ) -> Forward:
-    """Run a prepared network over ``x``, as `forward` does, on arrays of the dtype of ``x``."""
-    plain = network.plain
+    """Run a prepared network over ``x``, as `forward` does, on arrays of the dtype of ``x``.
+
+    ``resets`` has those of `forward`, h and c of ``reset_to``.
+    """
+    plain = None if resets is not None else network.plain
     if plain is not None and not training and masks is None and x.__class__ is np.ndarray:
         return Forward(*plain.compute(x, h_0, weights), None, None)
     spec, xp, kept, arguments, cell, given, dtype, h_shape, c_shape, _ = network
@@ -198,6 +219,7 @@ def run(
     if masks is not None:
         masks = [_time_major_mask(layout, mask.astype(dtype, copy=False)) for mask in masks]
 
+    borders = None if resets is None else _borders(layout, resets[0])
     layers: list[list[Pass]] = []
     passes: list[Pass]
     inputs = layout.time_major(x)
@@ -208,8 +230,13 @@ def run(
         passes = []
         for direction in range(spec.num_directions):
             state = h[k], None if c is None else c[k]
+            of_it = None
+            if resets is not None and borders is not None:
+                of_it = _resets_of(xp, borders[direction], resets[1:], k, *state)
             passes.append(
-                forward_pass(layout, cell, weights[k], inputs, *state, direction == 1, training)
+                forward_pass(
+                    *(layout, cell, weights[k], inputs, *state, direction == 1, training, of_it)
+                )
             )
             k += 1
         inputs = passes[0].y
@@ -273,6 +300,7 @@ def backward(
         h_0=_stacked(xp, given, [one.h_0 for one in by_pass]),
         c_0=None if c_shape is None else _stacked(xp, given, [one.c_0 for one in by_pass]),
         weights=[result(w) for one in by_pass for w in one.weights if w is not None],
+        reset_to=_reset_gradients(xp, given, by_pass),
     )
 
 
@@ -285,6 +313,43 @@ def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> li
     keep = 0.0 if dropout == 1 else 1 / (1 - dropout)
     shape = spec.y_shape(T, B)
     return [(rng.random(shape) >= dropout) * keep for _ in range(spec.num_layers - 1)]
+
+
+def _borders(layout: Layout, resets: NDArray) -> tuple[NDArray, NDArray]:
+    """Return for each direction the steps that read the state of a reset, [T, B, 1]."""
+    xp = layout.xp
+    forward = layout.time_major((xp.asarray(resets) != 0)[..., None]) != 0
+    return forward, xp.concatenate([forward[1:], xp.zeros_like(forward[:1])])
+
+
+def _resets_of(
+    xp: ModuleType,
+    borders: NDArray,
+    reset_to: tuple[NDArray | None, ...],
+    k: int,
+    h: NDArray,
+    c: NDArray | None,
+) -> Resets:
+    """Return the resets of the layer and direction number ``k``, whose states are like h and c."""
+
+    def of(state: NDArray | None, like: NDArray) -> NDArray:
+        if state is None:
+            return xp.zeros_like(like[:1])
+        return state[k].astype(like.dtype, copy=False)
+
+    reset_h, reset_c = reset_to
+    return Resets(borders, of(reset_h, h), None if c is None else of(reset_c, c))
+
+
+def _reset_gradients(
+    xp: ModuleType, dtype: Any, by_pass: Sequence[PassGradients]
+) -> tuple[NDArray, NDArray | None] | None:
+    """Return the gradients of the state of resets, [L*D, B, .]; None without resets."""
+    if by_pass[0].reset_h is None:
+        return None
+    c = [one.reset_c for one in by_pass]
+    h = _stacked(xp, dtype, [one.reset_h for one in by_pass])
+    return h, None if c[0] is None else _stacked(xp, dtype, c)
 
 
 def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:

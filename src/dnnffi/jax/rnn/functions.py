@@ -90,7 +90,7 @@ def lstm(
         zero at t, the state before step t is that of ``reset_to``, in every layer: a new episode
         begins there. A network of two directions is cut at the same border, so that its other
         direction passes no state from t to t - 1. No gradient passes a border. Only the scan takes
-        it. Resets behind the end of a row are not looked at
+        it. Resets past the end of a row are ignored
     reset_to : the state of a reset, None for zeros: as ``hx``, with one row for all, [L*D, 1, .],
         or with a row for each of the batch. It has a gradient
     dropout, key : the probability that an element between two layers is dropped, and the key of

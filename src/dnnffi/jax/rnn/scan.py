@@ -94,7 +94,7 @@ class _Tangents(NamedTuple):
 
 
 class Resets(NamedTuple):
-    """Where states are replaced, and by what."""
+    """Steps that read the state of a reset, and that state."""
 
     steps: Any  # [T, B], not zero where the state before the step is replaced
     h: Any  # [L*D, B, O] or [L*D, 1, O]; None for zeros
@@ -166,7 +166,7 @@ def _borders(resets: Any, mask: Any) -> tuple[Any, Any]:
     """Return for each direction the steps that read the state of a reset, [T, B, 1]."""
     forward = (resets != 0)[..., None]
     if mask is not None:
-        forward = forward & mask  # behind the end of a row there is no border
+        forward = forward & mask  # a row has no border past its end
     return forward, jnp.concatenate([forward[1:], jnp.zeros_like(forward[:1])])
 
 
