@@ -394,9 +394,8 @@ def _states(name: str, hx: Any, spec: RNNSpec, rows: tuple[int, ...]) -> tuple[A
     names: tuple[str, ...] = ("h_0", "c_0") if name == "hx" else (f"{name}[0]", f"{name}[1]")
     if spec.has_cell:
         if not isinstance(hx, tuple | list) or len(hx) != 2:
-            raise TypeError(
-                f"{name} must be a pair of states, h and c, or None; got {type(hx).__name__}"
-            )
+            pair = "(h_0, c_0)" if name == "hx" else "(h, c)"
+            raise TypeError(f"{name} must be {pair} or None; got {type(hx).__name__}")
     else:
         hx, names = (hx,), ("h_0" if name == "hx" else name,)
     states = []
