@@ -152,13 +152,8 @@ def pairs(chip: Any) -> list[Pair]:
 
     found = []
     for number, network in enumerate(NETWORKS):
-        kind = Kind(
-            network.mode,
-            network.hidden,
-            network.dtype,
-            training=network.training,
-            packed=network.ragged,
-        )
+        sizes = network.mode, network.hidden, network.dtype
+        kind = Kind(*sizes, network.training, packed=network.ragged)
         forward = [*map(fields_of, configs(kind, network, chip))]
         if not network.training:
             found += [Pair(number, one, None) for one in forward]

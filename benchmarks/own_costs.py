@@ -46,9 +46,6 @@ FIT = Path(cost_model.__file__).with_name("cost_fit.json")
 MAX_RATIO = 2.0
 """The largest estimate of what is drawn, as a multiple of the least one."""
 
-CRASHING = {("gru", 1024, 40, 2, 2), ("lstm", 512, 56, 2, 2)}
-"""Mode, hidden size, units, warps of tiles and of k of kernels on which NVRTC 13.0 crashes."""
-
 STEPS = {False: (20, 120), True: (10, 50)}
 """Two lengths, by whether a layer is large."""
 
@@ -125,12 +122,6 @@ def configurations(chip: Chip, each: int) -> Iterator[tuple[int, KernelConfig]]:
                 yield number, config
 
 
-def is_crashing(config: KernelConfig) -> bool:
-    """Return whether NVRTC 13.0 is known to crash on the kernel, and so to end the process."""
-    kind = config.kind
-    return (kind.mode, kind.hidden, config.units, config.tile_warps, config.k_warps) in CRASHING
-
-
 def measure(
     chip: Chip, each: int, seconds: float, known: list[Step], again: list[Step]
 ) -> Iterator[Step]:
@@ -139,7 +130,7 @@ def measure(
     done = dict.fromkeys((step.network, step.config) for step in known)
     wanted = dict.fromkeys((step.network, step.config) for step in again)
     wanted |= dict.fromkeys(configurations(chip, each))
-    todo = [one for one in wanted if one not in done and not is_crashing(one[1])]
+    todo = [one for one in wanted if one not in done]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: compile_kernel(one[1], memory), todo))
     beside: dict[tuple[int, bool], KernelConfig] = {}

@@ -186,7 +186,7 @@ def test_no_gradient_passes_a_border():
     assert np.all(np.asarray(before[:3]) != 0)
     assert np.all(np.asarray(after[:3]) == 0)
     assert np.all(np.asarray(after[3:]) != 0)
-    assert np.all(np.asarray(d_h_0[0]) == 0)  # the forward direction begins anew at step 3
+    assert np.all(np.asarray(d_h_0[0]) == 0)  # that direction begins anew at step 3
     assert np.all(np.asarray(d_h_0[1]) != 0)
 
 
@@ -278,7 +278,7 @@ def test_bad_resets_are_refused_by_name(arguments, error, message):
 def test_a_state_of_resets_has_the_structure_of_hx():
     _, weights, x, _, reset_to = network("lstm")
     resets = np.ones((STEPS, BATCH), bool)
-    with pytest.raises(TypeError, match=r"reset_to must be \(h, c\) or None; got ArrayImpl"):
+    with pytest.raises(TypeError, match=r"reset_to must be \(h_0, c_0\) or None; got ArrayImpl"):
         djax.lstm(x, None, weights, resets=resets, reset_to=reset_to[0])
     with pytest.raises(ValueError, match=r"reset_to\[1\] must have shape"):
         djax.lstm(x, None, weights, resets=resets, reset_to=(reset_to[0], reset_to[1][:, :2]))

@@ -256,7 +256,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     batch_first = check_flag("batch_first", keywords.batch_first)
     options, unroll = _options(keywords, mode)
     steps, batch = _sizes(x, spec, batch_first)
-    states = _states("hx", hx, spec, (batch,))
+    states = _states("hx", ("h_0", "c_0"), hx, spec, (batch,))
     resets = _resets(keywords, x, spec, batch)
     dropout, key = _dropout(keywords, spec)
     lengths, on_device = keywords.lengths, None
@@ -384,20 +384,20 @@ def _sizes(x: Any, spec: RNNSpec, batch_first: bool) -> tuple[int, int]:
     return (second, first) if batch_first else (first, second)
 
 
-def _states(name: str, hx: Any, spec: RNNSpec, rows: tuple[int, ...]) -> tuple[Any, ...]:
-    """h and, of an LSTM, c of an argument ``name``, of as many rows as one of ``rows``.
+def _states(
+    argument: str, names: tuple[str, ...], hx: Any, spec: RNNSpec, rows: tuple[int, ...]
+) -> tuple[Any, ...]:
+    """h and, of an LSTM, c, of as many rows as one of ``rows``; none for zeros.
 
-    None, which stands for zeros, has neither.
+    Errors call the pair ``argument``, and its states ``names``.
     """
     if hx is None:
         return ()
-    names: tuple[str, ...] = ("h_0", "c_0") if name == "hx" else (f"{name}[0]", f"{name}[1]")
     if spec.has_cell:
         if not isinstance(hx, tuple | list) or len(hx) != 2:
-            pair = "(h_0, c_0)" if name == "hx" else "(h, c)"
-            raise TypeError(f"{name} must be {pair} or None; got {type(hx).__name__}")
+            raise TypeError(f"{argument} must be (h_0, c_0) or None; got {type(hx).__name__}")
     else:
-        hx, names = (hx,), ("h_0" if name == "hx" else name,)
+        hx = (hx,)
     states = []
     for name, shape_of, array in zip(names, (spec.h_shape, spec.c_shape), hx, strict=False):
         array = as_jax(name, array)
@@ -488,9 +488,9 @@ def _resets(keywords: _Keywords, x: Any, spec: RNNSpec, batch: int) -> scan.Rese
             f"resets must have the shape of x without its last dimension, {x.shape[:2]}; got "
             f"{steps.shape}"
         )
-    return scan.Resets(
-        steps, *(*_states("reset_to", keywords.reset_to, spec, (batch, 1)), None, None)[:2]
-    )
+    names = ("reset_to[0]", "reset_to[1]") if spec.has_cell else ("reset_to",)
+    states = _states("reset_to", names, keywords.reset_to, spec, (batch, 1))
+    return scan.Resets(steps, *(*states, None, None)[:2])
 
 
 def _lengths_on_device(lengths: Any, batch: int) -> Any:

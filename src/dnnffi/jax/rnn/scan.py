@@ -149,8 +149,8 @@ def network(
             cell = _Cell(spec.mode, reverse, unroll, not is_on_cpu, precision, *clip)
             arrays = weights[number * count : (number + 1) * count]
             state = None if h_0 is None else h_0[number], None if c_0 is None else c_0[number]
-            of_it = resets and resets.of(number)._replace(steps=borders[direction])
-            found = _direction(cell, spec, x, state, arrays, mask, of_it)
+            own_resets = resets and resets.of(number)._replace(steps=borders[direction])
+            found = _direction(cell, spec, x, state, arrays, mask, own_resets)
             y = found.h if mask is None else jnp.where(mask, found.h, 0)
             outputs.append(y.astype(x.dtype))
             ended.append(found)

@@ -493,6 +493,8 @@ def gather_config(hidden, units, rows, warps, **rest):
         (gather_config(512, 32, 16, 4), False),  # three
         (gather_config(1024, 32, 16, 8), False),  # two
         (gather_config(256, 64, 16, 8, cluster=True), False),
+        (gather_config(4096, 24, 64, 8), True),  # blocks with three words of an array
+        (gather_config(4096, 40, 64, 8), False),  # with five, where NVRTC 13.0 crashes
         (of_whole_rows(Kind("lstm", 128, "float32", training=True), 1, 2), False),
     ],
 )

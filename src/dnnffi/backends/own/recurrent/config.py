@@ -288,8 +288,8 @@ class KernelConfig(NamedTuple):
 
         By steps measured on an H100 (``own_costs.json``): faster where a thread has many words, or
         where rows or cells need the registers; slower in the short steps of others. NVRTC 13.0
-        crashes on some kernels whose blocks have 5, 7, 9 ... words of an array, or a power of two
-        times as many: 4 of 1,300 that were compiled, all of them with such a number.
+        crashed on four kernels that do, and compiles them without. The blocks of all four have 5 or
+        7 words of an array, or a power of two times as many.
         """
         words, array_words = self.thread_ring_words, self.units // self.kind.array_word
         if self.parts or self.cluster or words < _MANY_RING_WORDS:
