@@ -60,7 +60,7 @@ def test_every_kind_of_division_is_compiled():
         for name, value in (one.kind._asdict() | one._asdict()).items()
     }
     flags = ("backward", "packed", "strict", "narrow", "training", "staged", "cluster", "scatter")
-    for name in (*flags, "far", "poll_first"):
+    for name in (*flags, "far"):
         assert {(name, False), (name, True)} <= found, name
     for name in ("layers", "team", "chunks", "parts", "k_shared", "mode", "dtype", "rows"):
         assert len({value for one, value in found if one == name}) > 1, name

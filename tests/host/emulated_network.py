@@ -33,7 +33,6 @@ def kernel_config(
     kind, units=8, rows=8, subtiles=1, warps=(1, 4), kept=(1, 0), ring=3, staged=True, **flags
 ):
     """A config; ``kept`` are the steps of k in registers and in shared memory, at most."""
-    flags = {"poll_first": True} | flags
     if parts := flags.get("parts"):
         return of_whole_rows(kind, rows, parts, flags["blocks"])
     shape = units, rows, subtiles, *warps

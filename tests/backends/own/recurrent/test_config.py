@@ -27,7 +27,6 @@ from dnnffi.backends.own.recurrent.search import (
     find_clusters,
     find_gathers,
     find_scatters,
-    order_loads,
     select_configs,
     select_layer_clusters,
     select_layers_at_once,
@@ -90,8 +89,7 @@ def any_config(dice):
     empty = KernelConfig(
         *(kind, 8 * dice.randint(1, 6), 8 * dice.randint(1, 3), subtiles),
         *(tile_warps, k_warps, 0, 0),
-        *(cluster or dice.random() < 0.5, dice.random() < 0.5),
-        *(dice.randint(3, 4), cluster),
+        *(cluster or dice.random() < 0.5, dice.randint(3, 4), cluster),
     )
     registers = dice.randint(0, empty.warp_k)
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
@@ -102,7 +100,7 @@ def any_chunks(dice, kind):
     shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
     empty = KernelConfig(
         *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
-        *(True, dice.random() < 0.5, dice.randint(2, 3)),
+        *(True, dice.randint(2, 3)),
         chunks=dice.randint(2, 7),
     )
     registers = dice.randint(0, empty.warp_k)
@@ -122,7 +120,7 @@ def any_scatter(dice, kind):
     units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     empty = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0),
-        *(True, dice.random() < 0.5, dice.randint(3, 4), False, True, dice.randint(1, 5)),
+        *(True, dice.randint(3, 4), False, True, dice.randint(1, 5)),
     )
     registers = dice.randint(0, empty.warp_k)
     return empty._replace(k_registers=registers, k_shared=dice.randint(0, empty.warp_k - registers))
@@ -208,21 +206,26 @@ def test_forwards_in_float32_have_products_of_float16(mode):
 
 
 def check_offered(kind, layer):
-    """Checks that what is offered fits, and is in the order of its estimates."""
+    """Checks that what is offered fits: first the best of each way to exchange, then others."""
     found = select_configs(kind, layer)
     for narrow in (False, True):
         some = [one for one in found if one.kind.narrow == narrow]
         check(some, kind._replace(narrow=narrow), layer.batch, layer.chip)
-    estimates = [step_us(one, layer) for one in found]
-    assert estimates == sorted(estimates)
-    assert not found or estimates[-1] <= 1.4 * estimates[0]
+    estimates = {one: step_us(one, layer) for one in found}
+    assert not found or max(estimates.values()) <= 1.6 * estimates[found[0]]
+    ways = [(one.cluster, one.scatter, one.chunks > 1) for one in found]
+    bests = dict(zip(reversed(ways), reversed(found), strict=True))
+    firsts, others = found[: len(bests)], found[len(bests) :]
+    assert set(firsts) == set(bests.values())
+    for some in (firsts, others):
+        assert [*some] == sorted(some, key=estimates.get)
     return found
 
 
 @given(kinds(), st.integers(1, 4096), st.sampled_from([1, 2]))
 def test_what_is_offered_fits_on_an_h200(kind, batch, directions):
     kind = kind._replace(narrow=False)
-    assert 1 <= len(check_offered(kind, Layer(batch, directions, H200))) <= 5
+    assert 1 <= len(check_offered(kind, Layer(batch, directions, H200))) <= 4
 
 
 @given(
@@ -251,19 +254,6 @@ def test_what_gathers_through_memory_fits(kind, batch, directions, chip):
         assert one.rows <= 16 or one.threads >= 256
         assert one.stream_ring <= one.k_streamed
         assert not one.stream_ring or one.far or one.chunks > 1
-
-
-def test_a_layer_whose_words_come_late_reads_its_inputs_first():
-    """In a short step; of the first that stages words, both orders are measured."""
-    layer = Layer(64, 1, H200)
-    for hidden, is_short in ((128, True), (1536, False)):
-        staged = [one for one in find_gathers(Kind("lstm", hidden, "float16"), layer) if one.staged]
-        some = sorted(staged, key=lambda one: step_us(one, layer))[:3]
-        first, other, *rest = order_loads(some, layer)
-        assert (step_us(first, layer) < 1.2) == is_short
-        assert first.poll_first != is_short
-        assert other == first._replace(poll_first=is_short)
-        assert [one.poll_first != is_short for one in rest] == [True, True]
 
 
 @given(kinds(1024), st.integers(1, 300), st.sampled_from([1, 2]), st.integers(1, 9))
@@ -481,7 +471,7 @@ def test_all_divisions_of_a_kind_are_distinct():
 def gather_config(hidden, units, rows, warps, **rest):
     """A forward pass in float16 whose blocks have ``units`` units and ``warps`` warps."""
     kind = Kind("lstm", hidden, "float16", training=True)
-    return KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, True, **rest)
+    return KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, **rest)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,6 @@ class Setup(NamedTuple):
         return Network(cublas, problem, forward, backward, **how)
 
 
-LATER = {"poll_first": False}
 CLUSTER = {"cluster": True}
 
 # A setup's values are drawn from its number (`number_of`): new setups go to the end, and the number
@@ -122,14 +121,14 @@ SETUPS = (
     Setup("gru", "float16", 29, way(8, 8, 1, (2, 2)), way(8, 8, 2, (1, 8), (0, 1))),
     Setup(
         *("gru", "float32", 22),
-        way(16, 16, 1, (3, 2), (1, 1), **LATER),
-        way(24, 8, 1, (1, 4), (0, 1), staged=False, **LATER),
+        way(16, 16, 1, (3, 2), (1, 1)),
+        way(24, 8, 1, (1, 4), (0, 1), staged=False),
         packed=True,
     ),
-    Setup("gru", "bfloat16", 40, way(16, 8, 2, (1, 4), poll_first=False), way(40, 8, 1, (3, 2))),
-    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1, **LATER), packed=True),
+    Setup("gru", "bfloat16", 40, way(16, 8, 2, (1, 4)), way(40, 8, 1, (3, 2))),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), packed=True),
     Setup("rnn_tanh", "float32", 7, way(staged=False), way()),
-    Setup("rnn_relu", "bfloat16", 17, way(8, 8, 2, **LATER), way(8, 8, 2, staged=False, **LATER)),
+    Setup("rnn_relu", "bfloat16", 17, way(8, 8, 2), way(8, 8, 2, staged=False)),
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
@@ -151,7 +150,7 @@ SETUPS = (
     Setup(
         *("lstm", "float16", 70),
         way(),
-        way(16, 8, 1, (4, 1), (1, 1), scatter=True, poll_first=False),
+        way(16, 8, 1, (4, 1), (1, 1), scatter=True),
         packed=True,
     ),
     # Words that are multiplied in chunks, of groups of many rows; padded chunks, and whole ones.
@@ -174,7 +173,7 @@ SETUPS = (
     Setup(
         *("rnn_relu", "float32", 60),
         way(32, 8, 2, (2, 2), chunks=2),
-        way(32, 8, 1, (2, 2), chunks=4, poll_first=False),
+        way(32, 8, 1, (2, 2), chunks=4),
     ),
     Setup("lstm", "float32", 33, way(16, 8, 1, (1, 4), chunks=2), way(8, 32), strict=True),
     Setup("gru", "float16", 24, way(8, 64, 1, (2, 2)), way(16, 32, 1, staged=False)),
@@ -186,18 +185,18 @@ SETUPS = (
     Setup("lstm", "float32", 24, way(), way(staged=False), narrow=True),
     Setup("lstm", "float32", 37, way(16, 16, 2, (2, 2), (0, 1), staged=False), way(), narrow=True),
     Setup("lstm", "float32", 19, way(16, 8, 1, (2, 2), (1, 1)), way(), packed=True, narrow=True),
-    Setup("rnn_tanh", "float32", 33, way(16, 16, **LATER), way(24), packed=True, narrow=True),
+    Setup("rnn_tanh", "float32", 33, way(16, 16), way(24), packed=True, narrow=True),
     Setup("rnn_tanh", "float32", 7, way(staged=False), narrow=True),
     Setup("lstm", "float32", 131, way(24, 32, 1, (2, 2), chunks=2), way(24), narrow=True),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER), narrow=True),
     Setup("gru", "float32", 29, way(8, 8, 1, (2, 2)), way(), packed=True, narrow=True),
-    Setup("gru", "float32", 40, way(16, 8, 2, (1, 4), **LATER), way(), narrow=True),
+    Setup("gru", "float32", 40, way(16, 8, 2, (1, 4)), way(), narrow=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
     Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER), packed=True),
     Setup("gru", "bfloat16", 23, way(16, 8, 1, (1, 4), (0, 1), **CLUSTER), way(8, 16, **CLUSTER)),
-    Setup("rnn_relu", "bfloat16", 8, way(**LATER, **CLUSTER), way(**CLUSTER)),
+    Setup("rnn_relu", "bfloat16", 8, way(**CLUSTER), way(**CLUSTER)),
     Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, **CLUSTER), packed=True),
     # Whole rows in a block, without tensor cores.
     Setup("lstm", "float32", 20, rows_of(4), rows_of(4, 2)),
@@ -218,9 +217,9 @@ SETUPS = (
     Setup("lstm", "bfloat16", 19, rows_of(4, 4, 3)),
     # Without what a backward needs.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
-    Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2), **LATER), packed=True),
+    Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2)), packed=True),
     Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
-    Setup("rnn_tanh", "bfloat16", 1, way(**LATER)),
+    Setup("rnn_tanh", "bfloat16", 1, way()),
     Setup("rnn_relu", "float16", 50, way(32, 8, 1, (2, 2), (1, 1), staged=False)),
     # All layers of a network at once.
     Setup("lstm", "float16", 24, way(), way(staged=False), layers=2),
@@ -231,7 +230,7 @@ SETUPS = (
         packed=True,
         layers=3,
     ),
-    Setup("gru", "float32", 22, way(16, 8, 2, (2, 2), **LATER), way(8, 8, 2, (1, 4)), layers=2),
+    Setup("gru", "float32", 22, way(16, 8, 2, (2, 2)), way(8, 8, 2, (1, 4)), layers=2),
     Setup(
         *("gru", "float16", 29),
         way(8, 8, 1, (4, 1)),
@@ -239,8 +238,8 @@ SETUPS = (
         packed=True,
         layers=4,
     ),
-    Setup("gru", "bfloat16", 12, way(16, 8, 1, (1, 8)), way(8, 16, **LATER), layers=2),
-    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1, **LATER), packed=True, layers=2),
+    Setup("gru", "bfloat16", 12, way(16, 8, 1, (1, 8)), way(8, 16), layers=2),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), packed=True, layers=2),
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), layers=3),
     Setup("lstm", "float32", 21, way(8, 8, 2), way(16), clip="clip", strict=True, layers=2),
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1)), layers=3),
@@ -288,11 +287,11 @@ SETUPS = (
     ),
     # Teams of four blocks.
     Setup("lstm", "float16", 64, way(), way(8, 32, 1, (2, 1), (1, 0), scatter=True, team=4)),
-    # Streamed weights of a narrow kernel, and of one that reads its inputs first.
+    # Streamed weights of a narrow kernel, and of its backward pass.
     Setup(
         *("lstm", "float32", 64),
         way(8, 8, 1, (2, 2), (0, 0), stream_ring=1),
-        way(16, 16, 1, (2, 2), (1, 1), **LATER, stream_ring=3),
+        way(16, 16, 1, (2, 2), (1, 1), stream_ring=3),
         narrow=True,
     ),
 )

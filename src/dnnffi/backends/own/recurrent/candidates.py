@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 20
+_VERSION = 21
 """Of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
@@ -284,7 +284,7 @@ def _ways(
     layer = Layer(sizes.max_rows, spec.num_directions, chip)
     rows, found = select_whole_rows(kind, layer), select_configs(kind, layer)
     if rows:
-        found = found[:2]
+        found = found[:3]
     if spec.num_layers == 1 or spec.bidirectional:
         return [(*rows, *found)]
     together = select_layer_clusters(kind, layer, spec.num_layers)

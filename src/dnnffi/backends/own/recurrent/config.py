@@ -152,7 +152,6 @@ class KernelConfig(NamedTuple):
     k_registers: int
     k_shared: int
     staged: bool
-    poll_first: bool
     ring: int = 4
     cluster: bool = False
     scatter: bool = False
@@ -400,7 +399,6 @@ class KernelConfig(NamedTuple):
             "K_REGISTERS": self.k_registers,
             "K_SHARED": self.k_shared,
             "STAGED": self.staged,
-            "POLL_FIRST": self.poll_first,
             "RING": self.ring,
             "CLUSTER": self.cluster,
             "SCATTER": self.scatter,
@@ -445,9 +443,7 @@ def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelC
     """
     units = -(-kind.padded // blocks // 8) * 8
     warps, cluster = -(-units * parts // 32), kind.padded > units
-    one = KernelConfig(
-        *(kind, units, rows, 1, warps, 1, 0, 0, True, True, _ROW_RING), cluster, parts=parts
-    )
+    one = KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, _ROW_RING, cluster, parts=parts)
     ring_words = one.ring_arrays * units // kind.array_word * rows
     more = 0 if cluster else min(_RING_WARPS, -(-ring_words // 32))
     return one._replace(tile_warps=warps + more)

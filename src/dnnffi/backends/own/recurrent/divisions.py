@@ -73,7 +73,7 @@ def find_divisions(
         if (cluster or chunks > 1) and not staged:
             continue
         shape = units, rows, subtiles, tile_warps, k_warps
-        ways = staged, staged, ring, cluster
+        ways = staged, ring, cluster
         empty = KernelConfig(kind, *shape, 0, 0, *ways, chunks=chunks)
         if chunks > 1 and (
             empty.chunk_loads > MAX_LOADS
@@ -98,7 +98,7 @@ def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[Kern
             continue
         for team in range(1, _MAX_TEAM_BLOCKS + 1):
             shape = units, rows, 1, warps, 1
-            empty = KernelConfig(kind, *shape, 0, 0, True, True, ring, False, True, team)
+            empty = KernelConfig(kind, *shape, 0, 0, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
             few = empty.share_words <= _MOST_ADDED * empty.threads
             if fits and few and empty.blocks <= most:

@@ -7,6 +7,7 @@ tuner measures what is left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import log2
@@ -21,10 +22,10 @@ from dnnffi.backends.own.recurrent.divisions import (
     set_streaming,
 )
 
-_MAX_KERNELS = 3, 2
-"""Kernels of a forward and of a backward pass that are measured, without another order of loads."""
+_MAX_KERNELS = 4
+"""Kernels of a pass that are measured."""
 
-_MAX_RATIO = 1.4
+_MAX_RATIO = 1.6
 """The largest estimate of what is measured, as a multiple of the least one."""
 
 _MAX_OF_SHAPE = 2
@@ -32,10 +33,6 @@ _MAX_OF_SHAPE = 2
 
 _MAX_SHAPES = 6
 """Shapes of blocks that gather words whose divisions among warps are all compared."""
-
-_SHORT_STEP_US = 1.2
-"""Steps below this are faster when a thread reads its inputs before it asks for words, which come
-later; longer steps the other way round."""
 
 _MIN_WIDE_WORDS = 3000
 """Words of a block in a step; with fewer, neither more rows nor chunks were faster."""
@@ -62,7 +59,7 @@ words are all kept."""
 
 @lru_cache(maxsize=256)
 def select_configs(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
-    """Return the configurations with tensor cores to measure, the fastest by estimate first.
+    """Return the configurations with tensor cores to measure, the most likely first.
 
     The tuple is empty if none fits. A forward pass in float32 can also have products of float16.
     """
@@ -76,40 +73,28 @@ def select_configs(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
             *find_clusters(each, layer),
         )
     ]
-    return order_loads(_select_likely(found, layer, _MAX_KERNELS[kind.backward]), layer)
+    return tuple(_select_likely(found, layer, _MAX_KERNELS))
 
 
 def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> list[KernelConfig]:
-    """Return the kernels with the least estimates: few of each shape, none far behind the first."""
+    """Return the kernels with the least estimates: first the best of each way to exchange.
+
+    Estimates of different ways are the least comparable. Of the rest, few have the same shape; none
+    is far behind the first.
+    """
     estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
-    chosen: list[KernelConfig] = []
-    shapes: dict[object, int] = {}
-    for estimate, one in estimates:
+    likely = [one for us, one in estimates if us <= _MAX_RATIO * estimates[0][0]]
+    ways: dict[object, KernelConfig] = {}
+    for one in likely:
+        ways.setdefault((one.cluster, one.scatter, one.chunks > 1), one)
+    chosen = [*ways.values()]
+    shapes: Counter[object] = Counter()
+    for one in likely:
         shape = one.units, one.rows, one.subtiles, one.cluster, one.scatter, one.kind.narrow
-        shapes[shape] = shapes.get(shape, 0) + 1
-        is_close = estimate <= _MAX_RATIO * estimates[0][0]
-        if is_close and shapes[shape] <= _MAX_OF_SHAPE and len(chosen) < most:
+        shapes[shape] += 1
+        if shapes[shape] <= _MAX_OF_SHAPE and len(chosen) < most and one not in chosen:
             chosen.append(one)
     return chosen
-
-
-def order_loads(found: list[KernelConfig], layer: Layer) -> tuple[KernelConfig, ...]:
-    """Return configurations with an order of a step's loads; the first that stages words has both.
-
-    Which order is faster depends on when words arrive.
-    """
-    ordered: list[KernelConfig] = []
-    has_both = False
-    for one in found:
-        if not one.staged or one.cluster or one.scatter:
-            ordered.append(one)
-            continue
-        poll_first = step_us(one, layer) > _SHORT_STEP_US * one.waves(layer)
-        ordered.append(one._replace(poll_first=poll_first))
-        if not has_both:
-            ordered.append(one._replace(poll_first=not poll_first))
-            has_both = True
-    return tuple(ordered)
 
 
 def find_gathers(kind: Kind, layer: Layer) -> list[KernelConfig]:

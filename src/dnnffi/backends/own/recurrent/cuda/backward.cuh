@@ -64,7 +64,7 @@ struct BackwardInputs
 
     DEVICE static float read(uint4 *slot, const Task &task, int array, int e)
     {
-        return real(element(slot, array, task.unit, task.row + e));
+        return real(element(slot, array, task, e));
     }
 
     DEVICE void read_all(uint4 *slot, int warp, int lane)
@@ -196,7 +196,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                 inputs.read_all(slot, block.warp, block.lane);
             };
-            if (!POLL_FIRST) load_inputs();
+            if (!STAGED) load_inputs();
             auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
 
             /* Receive and multiply: all words, a chunk or a round of them at a time. */
@@ -204,10 +204,10 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             sums.fill(0);
             if (receives) {
                 gather.request();
-                if (POLL_FIRST) load_inputs();
+                if (STAGED) load_inputs();
                 begin_phase(block, turn, sub, RECEIVE_AND_MULTIPLY);
                 gather.receive(sums, weights, exchange.late);
-            } else if (POLL_FIRST) load_inputs();
+            } else if (STAGED) load_inputs();
 
             /* Reduce: the sums over k of all warps. */
             begin_phase(block, turn, sub, REDUCE);
@@ -261,7 +261,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     for (int gate = 0; gate < SAVED; gate++) {
                         const float gradient = live ? d_before.gates[gate] : 0;
                         stored[gate] = rounded(gradient);
-                        if (task.owns()) element(slot, gate, task.unit, task.row + e) = stored[gate];
+                        if (task.owns()) element(slot, gate, task, e) = stored[gate];
                         cells.bias[sub][i][gate] += gradient;
                     }
                 }

@@ -81,7 +81,7 @@ struct L2AllGather : ExchangeDefaults
             const auto [word, row] = WordPlace(i, task);
             const int unit_word = rank * BLOCK_WORDS + word;
             if (unit_word >= WORDS) continue;
-            store_word(slot(exchange, sub) + (gate * WORDS + unit_word) * ROWS + row,
+            store_word(slot(exchange, sub) + (unit_word * ROWS + row) + gate * WORDS * ROWS,
                        tagged(factors_of(ring, array, word, row, scale), tags.of(exchange)));
         }
     }

@@ -36,7 +36,8 @@ struct ShareGather
     /* `first` is the first share of the block. */
     DEVICE ShareGather(const uint4 *first, u32 tag_)
         : adder(ADDERS > 1 ? threadIdx.x / SHARE_WORDS : 0),
-          place(ADDERS > 1 ? threadIdx.x % SHARE_WORDS : threadIdx.x), from(first + place), tag(tag_)
+          place(ADDERS > 1 ? threadIdx.x % SHARE_WORDS : threadIdx.x),
+          from(first + (adder * SHARE_WORDS + place)), tag(tag_)
     {
     }
 
@@ -68,13 +69,14 @@ struct ShareGather
     }
 
   private:
-    DEVICE int team_of(int i) const { return adder + i % EACH * ADDERS; }
-
-    DEVICE const uint4 *address(int i) const { return from + team_of(i) * SHARE_WORDS + i / EACH * THREADS; }
+    DEVICE const uint4 *address(int i) const
+    {
+        return from + (i % EACH * ADDERS * SHARE_WORDS + i / EACH * THREADS);
+    }
 
     DEVICE void request(uint4 &word, int i) const
     {
-        const int r = i / EACH, team = team_of(i);
+        const int r = i / EACH, team = adder + i % EACH * ADDERS;
         const bool there = i < LOADS && (TEAMS % ADDERS == 0 || team < TEAMS) &&
                            (ADDERS * SHARE_WORDS == ADDED * THREADS ||
                             (ADDERS > 1 ? adder < ADDERS : place + r * THREADS < SHARE_WORDS));
@@ -104,7 +106,7 @@ struct SharedSums
         *sum = 0;
 #pragma unroll
         for (int adder = 0; adder < ADDERS; adder++) {
-            const float4 *of_lane = at + adder * SHARE_WORDS + pair * 32 + task.lane;
+            const float4 *of_lane = at + (pair * 32 + task.lane) + adder * SHARE_WORDS;
             *sum += ((const float *)of_lane)[second * 2 + task.odd + e];
         }
     }
@@ -182,13 +184,13 @@ struct ReduceScatter : ExchangeDefaults
             return;
         }
         uint4 words[WARP_K][COLUMNS];
+        const uint4 *const from = staged + staged_at(lane % 4, lane / 4);
 #pragma unroll
         for (int s = 0; s < WARP_K; s++)
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) {
                 words[s][j] = make_uint4(0, 0, 0, 0);
-                if (WHOLE || lane % 4 + 4 * s < EXCHANGED)
-                    words[s][j] = staged[staged_at(lane % 4 + 4 * s, j * 8 + lane / 4)];
+                if (WHOLE || lane % 4 + 4 * s < EXCHANGED) words[s][j] = from[s * STEP_WORDS + j * 8];
             }
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {

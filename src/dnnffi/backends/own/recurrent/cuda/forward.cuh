@@ -71,7 +71,7 @@ struct ForwardInputs
     DEVICE static float read(uint4 *slot, int order, const Task &task, int gate, int e)
     {
         if (LAYERS > 1 && order > 0) return 0.0f;
-        return real(element(slot, gate, task.unit, task.row + e));
+        return real(element(slot, gate, task, e));
     }
 
     DEVICE void read_all(uint4 *slot, int order, int warp, int lane)
@@ -211,10 +211,8 @@ DEVICE void save(uint4 *slot, const Task &task, int e, const Cell &after)
 {
     if (!TRAINING || PLAIN || !task.owns()) return;
 #pragma unroll
-    for (int gate = 0; gate < GATES; gate++)
-        element(slot, gate, task.unit, task.row + e) = rounded(after.saved[gate]);
-    element(slot, GATES + 1, task.unit, task.row + e) =
-        rounded(CELL == LSTM ? after.c : after.saved[SAVED - 1]);
+    for (int gate = 0; gate < GATES; gate++) element(slot, gate, task, e) = rounded(after.saved[gate]);
+    element(slot, GATES + 1, task, e) = rounded(CELL == LSTM ? after.c : after.saved[SAVED - 1]);
 }
 
 /* Sends a task's states: from `slot` if words are sent, else from `stored`. */
@@ -254,8 +252,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 stored[e] = rounded(cells.h[sub][i][e]);
-                if (Exchange::SENDS_WORDS)
-                    element(ring.slot(0, sub), OUTPUT, task.unit, task.row + e) = stored[e];
+                if (Exchange::SENDS_WORDS) element(ring.slot(0, sub), OUTPUT, task, e) = stored[e];
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
@@ -281,7 +278,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                 inputs.read_all(slot, block.order, block.warp, block.lane);
             };
-            if (!POLL_FIRST) load_inputs();
+            if (!STAGED) load_inputs();
             auto gather = exchange.gather(step, sub, block.order > 0, true);
 
             /* Receive and multiply: all words, a chunk or a round of them at a time. */
@@ -289,7 +286,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             sums.fill(0);
             if (step < limit) {
                 gather.request();
-                if (POLL_FIRST) load_inputs();
+                if (STAGED) load_inputs();
                 begin_phase(block, step, sub, RECEIVE_AND_MULTIPLY);
                 gather.receive(sums, weights, exchange.late);
             }
@@ -320,7 +317,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                         cells.step(of_x, of_h, sub, i, e, step == 0, live, params.clip_low, params.clip_high);
                     const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
                     stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
-                    if (task.owns()) element(slot, OUTPUT, task.unit, task.row + e) = stored[e];
+                    if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
                 }
                 if (step + 1 < num_steps || block.order < LAYERS - 1)
                     send_states(exchange, step + 1, sub, slot, task, stored,

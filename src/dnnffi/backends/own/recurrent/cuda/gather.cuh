@@ -30,11 +30,11 @@ constexpr int SLICE_WORDS = CHUNK_K * STEP_WORDS; /* of a chunk */
 
 struct Slice
 {
-    int number, thread, first; /* where the thread's first word is in a chunk */
+    int number, thread, first, first_place; /* where the thread's first word is in a chunk, and is staged */
 
     DEVICE Slice()
         : number(threadIdx.x / SLICE_THREADS), thread(threadIdx.x % SLICE_THREADS),
-          first(number * NEXT_WARP * STEP_WORDS + spread(thread))
+          first(number * NEXT_WARP * STEP_WORDS + spread(thread)), first_place(place_of(first))
     {
     }
 
@@ -44,12 +44,29 @@ struct Slice
         return word / STEP_WORDS * NEXT_K * STEP_WORDS + word % STEP_WORDS;
     }
 
+    static constexpr bool EVEN = SLICE_THREADS % STEP_WORDS == 0 || STEP_WORDS % SLICE_THREADS == 0;
+
     /* Where a thread's word is in a chunk. */
     DEVICE int at(int i) const
     {
-        constexpr bool EVEN = SLICE_THREADS % STEP_WORDS == 0 || STEP_WORDS % SLICE_THREADS == 0;
         return EVEN ? first + spread(i * SLICE_THREADS)
                     : number * NEXT_WARP * STEP_WORDS + spread(thread + i * SLICE_THREADS);
+    }
+
+    /* Where to find a thread's words, and one of them from there: an offset that the compiler knows, if it
+       is EVEN. */
+    DEVICE const uint4 *words(const uint4 *chunk) const { return EVEN ? chunk + first : chunk; }
+
+    DEVICE const uint4 *word(const uint4 *from, int i) const
+    {
+        return from + (EVEN ? spread(i * SLICE_THREADS) : at(i));
+    }
+
+    /* Where it is staged. */
+    DEVICE uint4 *place(uint4 *staged, int i) const
+    {
+        if (SLICE_THREADS % STEP_WORDS == 0) return staged + first_place + spread(i * SLICE_THREADS);
+        return staged + place_of(at(i));
     }
 
     static constexpr bool ALWAYS_THERE = SLICE_WORDS % SLICE_THREADS == 0 && WHOLE && LAYERS == 1;
@@ -66,6 +83,9 @@ struct Slice
         else if (SLICE_THREADS == 32) __syncwarp();
         else sync_threads<SLICE_THREADS>(number);
     }
+
+  private:
+    DEVICE static int place_of(int at) { return staged_at(at / ROWS, at % ROWS); }
 };
 
 /* Each slice gathers a step's words into shared memory. */
@@ -77,11 +97,11 @@ struct StagedGather
     uint4 *staged;
     u32 tag;
     Slice slice;
-    const uint4 *from; /* the thread's first word, found once: polls follow each other fast */
+    const uint4 *from; /* found once: polls follow each other fast */
     uint4 words[COUNT];
 
     DEVICE StagedGather(const Source &source_, uint4 *staged_, u32 tag_)
-        : source(source_), staged(staged_), tag(tag_), from(source_.first + slice.first)
+        : source(source_), staged(staged_), tag(tag_), from(slice.words(source_.first))
     {
     }
 
@@ -101,10 +121,8 @@ struct StagedGather
             }
             wait_for_each<COUNT>(words, tag, late, [&](uint4 &word, int i) { request(word, first + i); });
 #pragma unroll
-            for (int i = 0; i < COUNT; i++) {
-                const int at = slice.at(first + i);
-                if (is_there(first + i)) staged[staged_at(at / ROWS, at % ROWS)] = received(words[i], late);
-            }
+            for (int i = 0; i < COUNT; i++)
+                if (is_there(first + i)) *slice.place(staged, first + i) = received(words[i], late);
         }
         slice.sync();
         multiply_staged(sums, weights, staged);
@@ -113,12 +131,10 @@ struct StagedGather
   private:
     DEVICE bool is_there(int i) const { return i < CHUNK_LOADS && slice.has(0, i); }
 
-    DEVICE const uint4 *address(int i) const { return from + (slice.at(i) - slice.first); }
-
     DEVICE void request(uint4 &word, int i) const
     {
         constexpr bool ALWAYS = Slice::ALWAYS_THERE && CHUNK_LOADS % COUNT == 0;
-        request_word<ALWAYS>(word, address(i), is_there(i) && source.has(slice.at(i)), tag);
+        request_word<ALWAYS>(word, slice.word(from, i), is_there(i) && source.has(slice.at(i)), tag);
     }
 };
 
@@ -132,14 +148,14 @@ struct ChunkedGather
     static constexpr int FITTING = IN_FLIGHT / CHUNK_LOADS < 1 ? 1 : IN_FLIGHT / CHUNK_LOADS;
     static constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
 
-    const uint4 *slot;
     uint4 *staged;
     u32 tag;
     Slice slice;
+    const uint4 *from;
     uint4 words[AHEAD][CHUNK_LOADS];
 
     DEVICE ChunkedGather(const Source &source, uint4 *staged_, u32 tag_)
-        : slot(source.first), staged(staged_), tag(tag_)
+        : staged(staged_), tag(tag_), from(slice.words(source.first))
     {
     }
 
@@ -159,12 +175,9 @@ struct ChunkedGather
             wait_for_each<CHUNK_LOADS>(mine, tag, late, [&](uint4 &word, int i) { request(word, chunk, i); });
             /* With a STREAM_RING, `received` was measured to be slower than the copies that it avoids. */
 #pragma unroll
-            for (int i = 0; i < CHUNK_LOADS; i++) {
-                const int at = slice.at(i);
+            for (int i = 0; i < CHUNK_LOADS; i++)
                 if (slice.has(chunk, i))
-                    place[staged_at(at / ROWS, at % ROWS)] =
-                        STREAM_RING > 0 ? untagged(mine[i]) : received(mine[i], late);
-            }
+                    *slice.place(place, i) = STREAM_RING > 0 ? untagged(mine[i]) : received(mine[i], late);
             /* The next chunk's words may not have been there yet when they were requested. */
             if (AHEAD > 1 && chunk + 1 < CHUNKS) {
                 uint4 *next = words[(chunk + 1) % AHEAD];
@@ -183,11 +196,10 @@ struct ChunkedGather
     }
 
   private:
-    DEVICE const uint4 *address(int chunk, int i) const { return slot + chunk * CHUNK_WORDS + slice.at(i); }
-
     DEVICE void request(uint4 &word, int chunk, int i) const
     {
-        request_word<Slice::ALWAYS_THERE>(word, address(chunk, i), slice.has(chunk, i), tag);
+        const uint4 *at = slice.word(from + chunk * CHUNK_WORDS, i);
+        request_word<Slice::ALWAYS_THERE>(word, at, slice.has(chunk, i), tag);
     }
 };
 
@@ -200,12 +212,14 @@ struct RegisterGather
 
     Source source;
     u32 tag;
-    int lane, begin; /* the latter is the first word of the warp's part of k that the lane multiplies */
+    int begin, first; /* the first word of k that the lane multiplies, and where it is for the first row */
+    const uint4 *from;
     uint4 words[2][COUNT];
 
     DEVICE RegisterGather(const Source &source_, uint4 *, u32 tag_)
-        : source(source_), tag(tag_), lane(threadIdx.x % 32),
-          begin(threadIdx.x / 32 / TILE_WARPS * NEXT_WARP * 4 + lane % 4)
+        : source(source_), tag(tag_),
+          begin(threadIdx.x / 32 / TILE_WARPS * NEXT_WARP * 4 + threadIdx.x % 32 % 4),
+          first(begin * ROWS + threadIdx.x % 32 / 4), from(source.first + first)
     {
     }
 
@@ -238,17 +252,16 @@ struct RegisterGather
     }
 
   private:
-    DEVICE int word_of(int round, int i) const { return begin + first_word(round * STEPS + i / COLUMNS); }
+    DEVICE static constexpr int word(int round, int i) { return first_word(round * STEPS + i / COLUMNS); }
 
-    DEVICE int at(int round, int i) const { return word_of(round, i) * ROWS + i % COLUMNS * 8 + lane / 4; }
+    DEVICE static constexpr int at(int round, int i) { return word(round, i) * ROWS + i % COLUMNS * 8; }
 
-    DEVICE const uint4 *address(int round, int i) const { return source.first + at(round, i); }
-
-    DEVICE void request(uint4 &word, int round, int i) const
+    DEVICE void request(uint4 &found, int round, int i) const
     {
         constexpr bool ALWAYS = WHOLE && LAYERS == 1 && WARP_K % STEPS == 0;
-        const bool there = round * STEPS + i / COLUMNS < WARP_K && (WHOLE || word_of(round, i) < EXCHANGED);
-        request_word<ALWAYS>(word, address(round, i), there && source.has(at(round, i)), tag);
+        const bool there =
+            round * STEPS + i / COLUMNS < WARP_K && (WHOLE || begin + word(round, i) < EXCHANGED);
+        request_word<ALWAYS>(found, from + at(round, i), there && source.has(first + at(round, i)), tag);
     }
 };
 

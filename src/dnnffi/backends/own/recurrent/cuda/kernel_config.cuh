@@ -25,7 +25,6 @@ struct Config
     static constexpr int K_REGISTERS = 8;
     static constexpr int K_SHARED = 8;
     static constexpr bool STAGED = true;
-    static constexpr bool POLL_FIRST = true;
     static constexpr int RING = 4;
     static constexpr bool CLUSTER = false;
     static constexpr bool SCATTER = false;

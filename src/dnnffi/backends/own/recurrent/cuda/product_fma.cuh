@@ -142,13 +142,13 @@ struct Sums
     DEVICE void add(const Weights &weights, const float4 *staged)
     {
         const int part = threadIdx.x % UNIT_THREADS;
+        const float4 *const from = staged + part;
 #pragma unroll
         for (int i = 0; i < FOURS; i++) {
-            const int at = i * UNIT_THREADS + part;
-            if (STAGED_FOURS % UNIT_THREADS != 0 && at >= STAGED_FOURS) continue;
+            if (STAGED_FOURS % UNIT_THREADS != 0 && i * UNIT_THREADS + part >= STAGED_FOURS) continue;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                const float4 four = staged[row * STAGED_FOURS + at];
+                const float4 four = from[row * STAGED_FOURS + i * UNIT_THREADS];
                 const float factors[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
                 for (int e = 0; e < 4; e++)

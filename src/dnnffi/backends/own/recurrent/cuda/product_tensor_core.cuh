@@ -96,14 +96,14 @@ struct Sums
 DEVICE void multiply_staged(Sums &sums, Weights &weights, const uint4 *staged, int chunk = 0, int begin = 0,
                             int end = EXCHANGED)
 {
+    const uint4 *const from = staged + weights.staged;
 #pragma unroll
     for (int i = 0; i < CHUNK_K; i++) {
         const int s = i * CHUNKS + chunk;
         const int word = weights.word + first_word(s);
         const bool there = CLUSTER && LAYERS > 1 ? word >= begin && word < end : WHOLE || word < EXCHANGED;
         const auto load = [&](int j) {
-            return there ? staged[weights.staged + first_word(i * CHUNKS) * ROWS + 8 * j]
-                         : make_uint4(0, 0, 0, 0);
+            return there ? from[first_word(i * CHUNKS) * ROWS + 8 * j] : make_uint4(0, 0, 0, 0);
         };
         if constexpr (CROWDED) {
             sums.add_few(weights, s, load);
@@ -131,6 +131,8 @@ struct PartialSums
     {
         sums.total();
         const int first = warp % TILE_WARPS * WARP_TILES, k = warp / TILE_WARPS;
+        float *const singles = at + single(k, 2 * first, 0, 0) + lane;
+        float4 *const fours = (float4 *)at + fourfold(k, first / 2, 0, 0) + lane;
 #pragma unroll
         for (int m = 0; m < WARP_TILES; m++) {
             const int tile = first + m;
@@ -142,13 +144,13 @@ struct PartialSums
                     if constexpr (FOURFOLD) {
                         if (m % 2 == 0) {
                             const float *low = sums.of[m][j], *high = sums.of[m + 1][j];
-                            fourfold(k, tile / 2, j, e, lane) =
+                            fours[fourfold(0, m / 2, j, e)] =
                                 make_float4(low[e], low[2 + e], high[e], high[2 + e]);
                         }
                     } else {
-                        single(k, 2 * tile, j, e, lane) = sums.of[m][j][e];
+                        singles[single(0, 2 * m, j, e)] = sums.of[m][j][e];
                         if (2 * TILES == HALVES || 2 * tile + 1 < HALVES)
-                            single(k, 2 * tile + 1, j, e, lane) = sums.of[m][j][2 + e];
+                            singles[single(0, 2 * m + 1, j, e)] = sums.of[m][j][2 + e];
                     }
                 }
         }
@@ -157,32 +159,35 @@ struct PartialSums
     /* The sums over k of all gates of a cell: of row e, 0 or 1, of the thread's pair of rows. */
     DEVICE void add_up(float *sums, const Task &task, int e) const
     {
-        const int octet = task.octet, j = task.column, lane = task.lane;
-        e += task.odd;
+        const float *const singles =
+            at + single(0, task.octet * OCTET_GATES, task.column, task.odd) + task.lane;
+        const float4 *const fours =
+            (const float4 *)at + fourfold(0, task.octet, task.column, task.odd) + task.lane;
 #pragma unroll
         for (int gate = 0; gate < OCTET_GATES; gate++) sums[gate] = 0;
 #pragma unroll
         for (int k = 0; k < K_WARPS; k++) {
             if constexpr (FOURFOLD) {
-                const float4 four = fourfold(k, octet, j, e, lane);
+                const float4 four = fours[fourfold(k, 0, 0, e)];
                 sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
             } else {
 #pragma unroll
-                for (int gate = 0; gate < OCTET_GATES; gate++)
-                    sums[gate] += single(k, octet * OCTET_GATES + gate, j, e, lane);
+                for (int gate = 0; gate < OCTET_GATES; gate++) sums[gate] += singles[single(k, gate, 0, e)];
             }
         }
     }
 
   private:
-    DEVICE float &single(int k, int half, int j, int e, int lane) const
+    /* Where sums of a half tile are, and of four gates of an octet: linear in all arguments, so that those
+       that are known at compile time can be added to a pointer last, as offsets within instructions. */
+    DEVICE static constexpr int single(int k, int half, int j, int e)
     {
-        return at[(((k * 2 * TILES + half) * COLUMNS + j) * 2 + e) * 32 + lane];
+        return (((k * 2 * TILES + half) * COLUMNS + j) * 2 + e) * 32;
     }
 
-    DEVICE float4 &fourfold(int k, int octet, int j, int e, int lane) const
+    DEVICE static constexpr int fourfold(int k, int octet, int j, int e)
     {
-        return ((float4 *)at)[(((k * (TILES / 2) + octet) * COLUMNS + j) * 2 + e) * 32 + lane];
+        return (((k * (TILES / 2) + octet) * COLUMNS + j) * 2 + e) * 32;
     }
 };
 

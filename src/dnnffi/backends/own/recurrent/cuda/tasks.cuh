@@ -52,17 +52,20 @@ struct WordPlace
     }
 };
 
-/* The element of a thread's cell in an array of a slot. */
-DEVICE Element &element(uint4 *slot, int array, int unit, int row)
+/* The element of a task's cell number `e` in an array of a slot. What is not known at compile time is added to
+   the pointer first: the rest are offsets within the instructions, not further registers (seen in H100's
+   code). */
+DEVICE Element &element(uint4 *slot, int array, const Task &task, int e)
 {
-    return ((Element *)(slot + (array * ARRAY_WORDS + unit / WORD) * ROWS + row))[unit % WORD];
+    Element *const first = (Element *)slot + ((task.unit / WORD * ROWS + task.row) * WORD + task.unit % WORD);
+    return first[(array * ARRAY_WORDS * ROWS + e) * WORD];
 }
 
 /* A word of what is multiplied, from what a task has written into an array of a slot. A NARROW kernel
    multiplies it by a `scale`. */
 DEVICE uint4 factors_of(const uint4 *ring, int array, int word, int row, float scale = 1)
 {
-    const uint4 *from = ring + (array * ARRAY_WORDS + K_WORD / WORD * word) * ROWS + row;
+    const uint4 *from = ring + (K_WORD / WORD * word * ROWS + row) + array * ARRAY_WORDS * ROWS;
     if constexpr (!NARROW) return as_factors(*from);
     const float4 low = *(const float4 *)from, high = *(const float4 *)(from + ROWS);
     return make_uint4(
