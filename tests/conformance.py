@@ -267,6 +267,12 @@ class Results(NamedTuple):
 
 def expected(case, arrays, masks=None):
     """The reference's results in float64."""
+    done, grads = passes(case, arrays, masks=masks)
+    return Results(done.y, done.h_n, done.c_n, grads.x, grads.h_0, grads.c_0, grads.weights)
+
+
+def passes(case, arrays, **more):
+    """Run both passes of the reference in float64, and return the results of each."""
     problem = case.problem
     packed = problem.layout == PACKED
     up = [None if a is None else a.astype(np.float64) for a in arrays[:3]]
@@ -277,13 +283,12 @@ def expected(case, arrays, masks=None):
         batch_first=problem.layout == BATCH_MAJOR,
         lengths=None if packed else problem.lengths,
         batch_sizes=lengths_to_batch_sizes(problem.lengths) if packed else None,
-        masks=masks,
         clip=problem.options.clip,
         clip_nan=problem.options.clip_nan,
+        **more,
     )
     gradients = [None if a is None else a.astype(np.float64) for a in arrays[4:]]
-    grads = reference.backward(done.tape, *gradients)
-    return Results(done.y, done.h_n, done.c_n, grads.x, grads.h_0, grads.c_0, grads.weights)
+    return done, reference.backward(done.tape, *gradients)
 
 
 def run(case, arrays, asarray, backend, options=None, **more):

@@ -96,6 +96,8 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             ("gru", "bfloat16", 1000, 32, {"packed": True}),
             ("rnn_tanh", "float16", 768, 16, {"packed": True}),
             ("rnn_relu", "float32", 333, 16, {}),
+            ("lstm", "float16", 512, 32, {"resets": True}),
+            ("gru", "float32", 1024, 16, {"resets": True}),
         ):
             kind = Kind(mode, hidden, dtype, **training, **more)
             words = " ".join((mode, dtype, str(hidden), *more, phase))

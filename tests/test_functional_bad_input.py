@@ -861,17 +861,17 @@ BACKWARD = {
     "an unknown need": (
         lambda a: a._replace(backward={"need": ("x", "y")}),
         ValueError,
-        r"^need: unknown \['y'\]; known are x, hx, weights$",
+        r"^need: unknown \['y'\]; known are x, hx, weights, reset_to$",
     ),
     "a need that is no name": (
         lambda a: a._replace(backward={"need": 5}),
         TypeError,
-        r"^need must be names out of x, hx, weights; got 5$",
+        r"^need must be names out of x, hx, weights, reset_to; got 5$",
     ),
     "a need of lists": (
         lambda a: a._replace(backward={"need": [["x"]]}),
         TypeError,
-        r"^need must be names out of x, hx, weights; got \[\['x'\]\]$",
+        r"^need must be names out of x, hx, weights, reset_to; got \[\['x'\]\]$",
     ),
     "retain of 1": (
         lambda a: a._replace(backward={"retain": 1}),

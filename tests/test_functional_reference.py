@@ -833,11 +833,11 @@ class Tampered(ReferenceRNNPlan):
         return (*results.values(), tape)
 
     def backward(self, *arguments, **keywords):
-        dx, dh_0, dc_0, dweights = super().backward(*arguments, **keywords)
+        dx, dh_0, dc_0, dweights, of_resets = super().backward(*arguments, **keywords)
         results = {"dx": dx, "dh_0": dh_0, "dc_0": dc_0, "dweights[1]": dweights[1]}
         if self.wrong in results:
             results[self.wrong].flat[0] += self.by
-        return dx, dh_0, dc_0, dweights
+        return dx, dh_0, dc_0, dweights, of_resets
 
 
 @pytest.fixture

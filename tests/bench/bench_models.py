@@ -29,7 +29,9 @@ def fitting(creator):
 
 
 def host(value):
-    """A result as a flat list of NumPy arrays."""
+    """A result as a flat list of NumPy arrays, without what is None."""
+    if value is None:
+        return []
     if isinstance(value, tuple | list):
         return list(chain.from_iterable(map(host, value)))
     if hasattr(value, "arrays"):  # RNNWeights

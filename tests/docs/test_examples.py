@@ -25,6 +25,7 @@ PAGES = (
         for name in (
             "start",
             "tutorial",
+            "sequences",
             "weights",
             "tuning",
             "convolution",

@@ -46,7 +46,7 @@ STALE = {
     "call_overhead.json": KERNELS,
     "callers.json": RINGS,
     "first_call.json": ONE_STEP,
-    "gpu.json": "resets of the scan in JAX, and which kernels find places, came after the run",
+    "gpu.json": "resets, and the addresses of what a step reads, came after the run",
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
     "own_steps.json": RINGS,

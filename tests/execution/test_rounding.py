@@ -128,7 +128,7 @@ def test_a_network_without_errors_is_the_references(problem, seed):
             for array in (a.x, a.h_0, a.c_0, a.dy, a.dh_n, a.dc_n)
         )
         *forward, tape = plan.forward(x, h_0, c_0, [up(doubled(w)) for w in a.weights])
-        *data, weights = plan.backward(tape, dy, dh_n, dc_n, weights_needed=True, retain=False)
+        *data, weights, _ = plan.backward(tape, dy, dh_n, dc_n, weights_needed=True, retain=False)
         return [*forward, *data, *weights]
 
     for one, other in zip(results(err), results(lambda array: array), strict=True):

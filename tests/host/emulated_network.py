@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import conformance
 import numpy as np
 from emulated_cuda import EmulatedMemory
@@ -20,6 +22,14 @@ from dnnffi.weights import RNNWeights
 
 NAN = 0xFF
 """A byte of which NaN is made in every dtype."""
+
+
+class ResetArrays(NamedTuple):
+    """Flags of resets in the layout of x, and the states that replace others, or None."""
+
+    flags: np.ndarray
+    h: np.ndarray | None = None
+    c: np.ndarray | None = None
 
 
 def kind_of(problem, backward=False, layers=1, narrow=False):
@@ -86,11 +96,13 @@ class Network:
         made.view(np.uint8).fill(NAN)  # what nobody writes is seen in results
         return made
 
-    def results(self, arrays, accumulate=None, between=lambda: None, in_one_call=False):
+    def results(
+        self, arrays, accumulate=None, between=lambda: None, in_one_call=False, resets=None
+    ):
         """All results of a training step, or y, h_n and c_n of an inference.
 
         ``between`` is called after the forward pass. Both parts of the backward pass are one call
-        of the executor or two.
+        of the executor or two. Gradients of the states of ``resets`` are left in ``dresets``.
         """
         problem, spec = self.problem, self.spec
         cell = spec.has_cell
@@ -99,6 +111,8 @@ class Network:
         weights = self.array(packed)
         y, h_n = self.new(problem.y_shape), self.new(problem.h_shape)
         c_n = self.new(problem.c_shape) if cell else None
+        flags, *reset_to = map(self.array, resets or (None, None, None))
+        reset_rows = 1 if reset_to[0] is None else reset_to[0].shape[1]
         self.workspace.fill(NAN)  # nothing in it is there before a call, or outlives one
         self.executor.forward(
             self.launch,
@@ -106,6 +120,8 @@ class Network:
                 *map(address, (x, y, h_0, h_n, c_0, c_n, weights)),
                 self.workspace.data.ptr,
                 self.reserve.data.ptr if problem.training else 0,
+                *map(address, (flags, *reset_to)),
+                reset_rows,
             ),
         )
         none = [None] * 4
@@ -121,8 +137,15 @@ class Network:
         if accumulate is not None:
             dweights[...] = RNNWeights.pack(accumulate, spec, backend="cudnn").flat
         buffers = self.workspace.data.ptr, self.reserve.data.ptr
+        shapes = problem.h_shape, problem.c_shape
+        self.dresets = [
+            None if state is None else self.new(shape)
+            for state, shape in zip(reset_to, shapes, strict=True)
+        ]
         of_data = BackwardDataAddresses(
-            *map(address, (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0)), *buffers
+            *map(address, (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0)),
+            *buffers,
+            *map(address, (flags, *self.dresets)),
         )
         of_weights = BackwardWeightsAddresses(*map(address, (x, h_0, y, dweights)), *buffers)
         self.workspace.fill(NAN)

@@ -64,8 +64,8 @@ class RoundingPlan(ReferenceRNNPlan):
 
     def backward(self, saved, dy, dh_n, dc_n, **keywords):
         gradients = map(self.up, (dy, dh_n, dc_n))
-        *data, weights = super().backward(saved, *gradients, **keywords)
-        return (*map(self.down, data), [self.down(w) for w in weights])
+        *data, weights, of_resets = super().backward(saved, *gradients, **keywords)
+        return (*map(self.down, data), [self.down(w) for w in weights], of_resets)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,11 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 class ForwardAddresses(NamedTuple):
-    """The arrays of a forward pass in device memory; 0 for one that does not exist."""
+    """The arrays of a forward pass in device memory; 0 for one that does not exist.
+
+    ``resets`` has a byte for each row of each step, in the layout of x; ``reset_h`` and ``reset_c``
+    are like h_0 and c_0 with ``reset_rows`` rows, 1 or all.
+    """
 
     x: int
     y: int
@@ -22,10 +26,17 @@ class ForwardAddresses(NamedTuple):
     weights: int
     workspace: int
     reserve: int = 0
+    resets: int = 0
+    reset_h: int = 0
+    reset_c: int = 0
+    reset_rows: int = 1
 
 
 class BackwardDataAddresses(NamedTuple):
-    """The arrays of backward data, likewise; ``y`` to ``weights`` are of the forward pass."""
+    """The arrays of backward data, likewise; ``y`` to ``weights`` are of the forward pass.
+
+    ``dreset_h`` and ``dreset_c`` are like h_0 and c_0, with a row for each of the batch.
+    """
 
     y: int
     h_0: int
@@ -39,6 +50,9 @@ class BackwardDataAddresses(NamedTuple):
     dc_0: int
     workspace: int
     reserve: int
+    resets: int = 0
+    dreset_h: int = 0
+    dreset_c: int = 0
 
 
 class BackwardWeightsAddresses(NamedTuple):
@@ -125,6 +139,9 @@ class CandidateSource(Protocol):
 
     costly: frozenset[str]
     """The algorithms whose executors take seconds to make."""
+
+    has_resets: bool
+    """Whether its executors can replace states between steps."""
 
     def has(self, spec: RNNSpec) -> bool:
         """Return whether the source can run a network on the current device, apart from sizes."""

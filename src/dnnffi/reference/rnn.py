@@ -335,7 +335,7 @@ def _resets_of(
     def of(state: NDArray | None, like: NDArray) -> NDArray:
         if state is None:
             return xp.zeros_like(like[:1])
-        return state[k].astype(like.dtype, copy=False)
+        return xp.asarray(state[k]).astype(like.dtype, copy=False)
 
     reset_h, reset_c = reset_to
     return Resets(borders, of(reset_h, h), None if c is None else of(reset_c, c))

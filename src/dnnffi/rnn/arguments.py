@@ -90,14 +90,14 @@ class Arguments:
     ) -> BackwardDataAddresses:
         """Addresses of y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0 and dc_0, likewise."""
         found = self._checked(_BACKWARD_DATA, arrays, workspace, least, reserve)
-        return BackwardDataAddresses._make((*found, reserve.address))
+        return BackwardDataAddresses(*[*found, reserve.address])
 
     def backward_weights(
         self, *arrays: Array | None, workspace: Array, least: int, reserve: Span
     ) -> BackwardWeightsAddresses:
         """Addresses of x, h_0, y and the gradient, likewise."""
         found = self._checked(_BACKWARD_WEIGHTS, arrays, workspace, least, reserve)
-        return BackwardWeightsAddresses._make((*found, reserve.address))
+        return BackwardWeightsAddresses(*[*found, reserve.address])
 
     def _checked(
         self,

@@ -30,6 +30,7 @@ class Asked:
     training: bool
     dropout: float
     generator: ref[Any] | None
+    has_resets: bool
 
     def find_generator(self) -> tuple[bool, Any]:
         """Return whether the random numbers are still there, if any are needed, and these."""
@@ -75,9 +76,11 @@ def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) 
     if batch_sizes is not None:
         if lengths is not None:
             raise ValueError("lengths and batch_sizes exclude each other; give one")
-        return RNNProblem.packed(
+        made = RNNProblem.packed(
             spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
         )
+        return made._replace(has_resets=asked.has_resets)
     batch, steps = shape[:2] if batch_first else shape[1::-1]
     rest = batch_first, lengths, training, dropout, options
-    return RNNProblem._dense(spec, steps, batch, *rest)
+    made = RNNProblem._dense(spec, steps, batch, *rest)
+    return made._replace(has_resets=True) if asked.has_resets else made

@@ -19,7 +19,7 @@ from dnnffi.device.arrays import as_array, conversion, to_host
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
+from dnnffi.errors import NO_RESETS, PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.asked import Asked
 from dnnffi.rnn.buffer_plan import BufferPlan
@@ -106,6 +106,10 @@ class RNNBackend:
     def separate(self, packed: RNNWeights) -> list[AnyArray]:
         """The weights in ``packed``, a result, as separate arrays."""
         return packed.arrays()
+
+    def placed(self, flags: AnyArray, device: int) -> AnyArray:
+        """Flags of one byte where the backend's plans read them."""
+        return flags
 
     def check_device(self, device: int | None) -> int:
         """``device``, or the current one where it is None."""
@@ -196,13 +200,19 @@ class DeviceRNNBackend(RNNBackend):
     def _network(self, problem: RNNProblem, device: int) -> Network:
         """The network of a problem, which the plans of all of its sizes share."""
         options = problem.options._replace(tune="auto", validate=False)
-        key = problem.spec, problem.training, problem.drops, options, device
+        key = problem.spec, problem.training, problem.drops, options, problem.has_resets, device
         found = self.networks.find(key)
         if found is None:
             parts = PlanParts(problem.spec, device, self.resources, self._operations)
             parts.check(problem)
             found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found
+
+    def placed(self, flags: AnyArray, device: int) -> AnyArray:
+        if not isinstance(flags, np.ndarray):
+            return flags
+        with self.memory.use(device):
+            return self.memory.constant(flags.view(np.uint8))
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         if not problem.batch:
@@ -277,6 +287,8 @@ class PackedRNNBackend(RNNBackend):
         return kept.network
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> PackedPlan:
+        if problem.has_resets:
+            raise UnsupportedError(self.record.title, "", NO_RESETS)
         return PackedPlan(problem, self.record)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dnnffi.device.arrays import as_array, check_aligned, conversion, ready
 from dnnffi.device.interface import AnyArray
 from dnnffi.rnn.backend import RNNBackend
+from dnnffi.rnn.resets import Resets
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
@@ -24,13 +25,14 @@ class CallArrays(NamedTuple):
     h_0: AnyArray | None
     c_0: AnyArray | None
     weights: RNNWeights | list[AnyArray]
+    resets: Resets | None = None
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
         if self.takes(value, shape):
             return value
         array = as_array(name, value)
-        self._check_device(name, array)
+        self.check_device(name, array)
         if tuple(array.shape) != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
         if array.dtype.name != self.spec.dtype:
@@ -50,7 +52,7 @@ class CallArrays(NamedTuple):
         """Raise unless separate weight arrays are where the backend wants them."""
         assert isinstance(self.weights, list)
         for index, array in enumerate(self.weights):
-            self._check_device(f"weights[{index}]", array)
+            self.check_device(f"weights[{index}]", array)
             if self.backend.ndarray is not None:
                 check_aligned(f"weights[{index}]", array)
 
@@ -65,7 +67,8 @@ class CallArrays(NamedTuple):
         layout = weight_layout(self.spec, self.backend.layout)
         return self.backend.separate(RNNWeights._of_result(gradient, layout))
 
-    def _check_device(self, name: str, array: AnyArray) -> None:
+    def check_device(self, name: str, array: AnyArray) -> None:
+        """Raise unless an array is on the device of x."""
         device = self.backend.device_of(name, array)
         if device != self.device:
             raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")

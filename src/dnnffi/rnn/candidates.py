@@ -7,6 +7,7 @@ from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource, PreparedNetwork
 from dnnffi.device.interface import Launch
+from dnnffi.errors import NO_RESETS, UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -66,7 +67,17 @@ class CandidateSet:
     def _first(self, problem: RNNProblem) -> CandidateSource:
         """Return the source that runs a problem that was not measured."""
         algorithm = problem.options.algorithm
+        if problem.has_resets:
+            return self._with_resets(algorithm)
         return self.drawer(problem.spec, algorithm) if problem.drops else self.source(algorithm)
+
+    def _with_resets(self, algorithm: str) -> CandidateSource:
+        """Return the source that can replace states, `UnsupportedError` if there is none."""
+        for source in self._sources.values():
+            if source.has_resets and algorithm in ("auto", source.name):
+                return source
+        name = self._vendor.name if algorithm == "auto" else f"algorithm {algorithm!r}"
+        raise UnsupportedError(name, "", NO_RESETS)
 
     def by_rule(self, problem: RNNProblem, launch: Launch, generator: Any) -> AddressExecutor:
         """Return the executor of a problem that was not measured."""
@@ -75,7 +86,8 @@ class CandidateSet:
 
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
-        source = self.source(problem.options.algorithm)
+        algorithm = problem.options.algorithm
+        source = self._first(problem) if problem.has_resets else self.source(algorithm)
         return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:

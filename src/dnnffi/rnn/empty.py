@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import AnyArray, Memory
 from dnnffi.rnn.context import Context, Phase
+from dnnffi.rnn.resets import Resets
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
@@ -49,11 +51,17 @@ class EmptyRNNPlan:
         return False
 
     def forward(
-        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any
+        self,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        weights: Any,
+        resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
         owner = self._memory or array_module(x), x.dtype
-        return *self._empty(owner, self.y_shape), Context(self, 0, owner, Phase.FORWARD)
+        kept = *owner, resets is not None and resets.h is not None
+        return *self._empty(owner, self.y_shape), Context(self, 0, kept, Phase.FORWARD)
 
     def backward(
         self,
@@ -64,15 +72,20 @@ class EmptyRNNPlan:
         *,
         weights_needed: bool,
         retain: bool,
-    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Any]:
-        """(dx, dh_0, dc_0, gradient of the weights in the form of the backend's plans or None)."""
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, Any, Any]:
+        """(dx, dh_0, dc_0, gradient of the weights or None, those of states of resets or None).
+
+        The weights have the form of the backend's plans; states of resets are a pair.
+        """
         if retain:
             saved.check(Phase.FORWARD)
         else:
             saved.take(Phase.FORWARD)
         try:
-            results = self._empty(saved.owner, self.x_shape)
-            return *results, self._zeros(*saved.owner) if weights_needed else None
+            *owner, has_reset_to = saved.owner
+            results = self._empty(owner, self.x_shape)
+            of_resets = self._empty(owner, ())[1:] if has_reset_to else None
+            return *results, self._zeros(*owner) if weights_needed else None, of_resets
         except BaseException:
             saved.reach(Phase.FORWARD)  # nothing was spent
             raise
@@ -91,7 +104,7 @@ class EmptyRNNPlan:
         return out
 
     def _empty(
-        self, owner: tuple[Any, Any], shape: tuple[int, ...]
+        self, owner: Sequence[Any], shape: tuple[int, ...]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """An array of ``shape``, and those of a state."""
         module, dtype = owner

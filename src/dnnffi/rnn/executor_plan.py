@@ -20,6 +20,7 @@ from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.report import report_of
+from dnnffi.rnn.resets import Resets
 from dnnffi.rnn.route import Route, RouteFinder
 from dnnffi.spec.problem import RNNProblem
 
@@ -28,7 +29,18 @@ _forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
     tuple.__new__, ForwardAddresses
 )
 
+_WITHOUT_RESETS = 0, 0, 0, 1
+"""The addresses of a call without resets: flags, h, c and their rows."""
+
 _NO_GRAPHS: Mapping[ForwardAddresses, Graph] = MappingProxyType({})
+
+
+def _address(array: Array | None) -> int:
+    return 0 if array is None else array.data.ptr
+
+
+def _reset_addresses(resets: Resets) -> tuple[int, int, int, int]:
+    return (*map(_address, resets), resets.rows)  # type: ignore[return-value]
 
 
 class SavedForward(NamedTuple):
@@ -184,6 +196,7 @@ class ExecutorPlan:
         c_0: Array | None,
         weights: Array,
         weights_at: int | None = None,
+        resets: Resets | None = None,
     ) -> tuple[Array, Array, Array | None, SavedForward | None]:
         """(y, h_n, c_n, what `backward` needs or None) of arrays that it `takes`.
 
@@ -192,7 +205,7 @@ class ExecutorPlan:
         parts = self.parts
         if parts.current_device() != self.device:
             with self.memory.use(self.device):
-                return self.forward(x, h_0, c_0, weights, weights_at)
+                return self.forward(x, h_0, c_0, weights, weights_at, resets)
         finder = self.finder
         if finder.is_pending:
             finder.advance()
@@ -227,6 +240,7 @@ class ExecutorPlan:
                 weights_at,
                 workspace.data.ptr,
                 0 if reserve is None else reserve.data.ptr,
+                *(_WITHOUT_RESETS if resets is None else _reset_addresses(resets)),
             )
         )
         if route.replayed is None and not captured:
@@ -245,7 +259,8 @@ class ExecutorPlan:
             executor = self.operations.forward(route, at, stream, captured)
         if reserve is not None:
             context = Context(executor, at.reserve, reserve, Phase.FORWARD)
-            return y, h_n, c_n, SavedForward((x, h_0, c_0, weights, y), at, context)
+            kept = (x, h_0, c_0, weights, y, *(resets or ()))
+            return y, h_n, c_n, SavedForward(kept, at, context)
         graph = None if captured else self._forward_graphs.get(at)
         if graph is None or graph.executor is not route.replayed:
             self.operations.forward(route, at, stream, captured)
@@ -262,10 +277,11 @@ class ExecutorPlan:
         *,
         weights_needed: bool,
         retain: bool,
-    ) -> tuple[Array, Array | None, Array | None, Array | None]:
-        """(dx, dh_0, dc_0, gradient of the flat weights or None).
+    ) -> tuple[Array, Array | None, Array | None, Array | None, Any]:
+        """(dx, dh_0, dc_0, gradient of the flat weights or None, those of what replaces states).
 
-        dh_0 and dc_0 are None if the forward pass began with zeros.
+        dh_0 and dc_0 are None if the forward pass began with zeros. The last are a pair with a row
+        for each of the batch, or None if states were replaced by zeros or not at all.
         """
         parts = self.parts
         if parts.current_device() != self.device:
@@ -282,6 +298,7 @@ class ExecutorPlan:
         dx = parts.empty(self.x_shape, parts.dtype)
         at = saved.at
         dh_0, dc_0 = self.states() if at.h_0 else (None, None)
+        of_resets = self.states() if at.reset_h else None
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = parts.empty((executor.weight_size,), parts.dtype) if weights_needed else None
         route = self.finder.route
@@ -306,6 +323,8 @@ class ExecutorPlan:
             0 if dc_0 is None else dc_0.data.ptr,
             workspace.data.ptr,
             context.reserve,
+            at.resets,
+            *((0, 0) if of_resets is None else map(_address, of_resets)),
         )
         weights = None
         if dweights is not None:
@@ -320,7 +339,7 @@ class ExecutorPlan:
         finally:
             if taken is not None:
                 parts.give_back_workspace(self.device, stream.ptr, taken)
-        return dx, dh_0, dc_0, dweights
+        return dx, dh_0, dc_0, dweights, of_resets
 
     def _copied(self, context: Context, stream: Stream) -> Context:
         """The same on a copy of the reserve space, to go back over a forward again."""

@@ -40,6 +40,7 @@ from dnnffi.rnn.backend import (
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
+from dnnffi.rnn.resets import Resets, row_gradient
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -55,24 +56,27 @@ class Gradients(NamedTuple, Generic[ArrayT]):
     """Gradients that `RNNContext.backward` returns; one that was not asked for is None.
 
     ``x`` has the shape of x; ``hx`` the structure of hx (None where hx was None); ``weights`` the
-    form that the weights had: a list in the same order, or an `RNNWeights` of the same layout.
+    form that the weights had: a list in the same order, or an `RNNWeights` of the same layout;
+    ``reset_to`` the structure and shapes of reset_to (None where that was None).
     """
 
     x: ArrayT | None
     hx: Any
     weights: Any
+    reset_to: Any = None
 
 
-_GRADIENTS = frozenset(Gradients._fields)
+_ALL_GRADIENTS: tuple[GradientName, ...] = ("x", "hx", "weights", "reset_to")
+_GRADIENTS, _NAMES = frozenset(_ALL_GRADIENTS), ", ".join(_ALL_GRADIENTS)
 
 
 class RNNContext(Generic[ArrayT]):
     """State saved by a training forward pass for its backward pass.
 
-    Arrays are not copied: until `backward` has run, do not write to x, hx, the weights or y, which
-    it reads again. It reads x for the gradient of the weights only; h_n, c_n, lengths and
-    batch_sizes may change. A write to a tensor of PyTorch is noticed, a write to another array only
-    with ``options={"validate": True}``.
+    Arrays are not copied: until `backward` has run, do not write to x, hx, resets, the weights or
+    y, which it reads again. It reads x for the gradient of the weights only; h_n, c_n, lengths,
+    batch_sizes and reset_to may change. A write to a tensor of PyTorch is noticed, a write to
+    another array only with ``options={"validate": True}``.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class RNNContext(Generic[ArrayT]):
         dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[GradientName] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = _ALL_GRADIENTS,
         retain: bool = False,
     ) -> Gradients[ArrayT]:
         """Return the gradients of sum(dy * y) + sum(dh_n * h_n) + sum(dc_n * c_n).
@@ -125,7 +129,7 @@ class RNNContext(Generic[ArrayT]):
         dy : shape of y, or None for zeros; padding past a row's length is not read
         dhx : shape of h_n, for an LSTM (dh_n, dc_n), either of them None for zeros; or None for
             zeros. One of dy, dh_n and dc_n must be an array
-        need : which of "x", "hx", "weights" to compute
+        need : which of "x", "hx", "weights", "reset_to" to compute
         retain : keep what the forward pass saved, at the cost of a copy of the reserve space, so
             that `backward` can be called again
 
@@ -170,9 +174,9 @@ class RNNContext(Generic[ArrayT]):
         try:
             wanted = frozenset((need,) if isinstance(need, str) else need)
         except TypeError:
-            raise TypeError(f"need must be names out of x, hx, weights; got {need!r}") from None
+            raise TypeError(f"need must be names out of {_NAMES}; got {need!r}") from None
         if unknown := wanted - _GRADIENTS:
-            raise ValueError(f"need: unknown {sorted(map(str, unknown))}; known are x, hx, weights")
+            raise ValueError(f"need: unknown {sorted(map(str, unknown))}; known are {_NAMES}")
         check_flag("retain", retain)
         call, plan = self._call, self._plan
         problem: RNNProblem = plan.problem
@@ -182,7 +186,8 @@ class RNNContext(Generic[ArrayT]):
             dh_n = call.optional("dh_n", dh_n, plan.h_shape)
             dc_n = call.optional("dc_n", dc_n, plan.c_shape)
         dy = call.optional("dy", dy, plan.y_shape)
-        dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
+        found = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
+        dx, dh_0, dc_0, dweights, of_resets = found
         dhx_0: Any = None
         if "hx" in wanted and call.h_0 is not None:
             dhx_0 = (dh_0, dc_0) if problem.spec.has_cell else dh_0
@@ -190,12 +195,21 @@ class RNNContext(Generic[ArrayT]):
             dx if "x" in wanted else None,
             dhx_0,
             None if dweights is None else call.weight_gradient(dweights),
+            self._of_reset_to(of_resets) if "reset_to" in wanted else None,
         )
+
+    def _of_reset_to(self, found: Any) -> Any:
+        """Return the gradient of reset_to of those of each row's states."""
+        resets = self._call.resets
+        if resets is None or resets.h is None:
+            return None
+        h, c = (row_gradient(one, resets.rows) for one in found)
+        return (h, c) if self._plan.problem.spec.has_cell else h
 
     def _spend(
         self, dy: Any, dh_n: Any, dc_n: Any, weights_needed: bool, retain: bool
-    ) -> tuple[Any, Any, Any, Any]:
-        """Return the gradients of x, h_0, c_0 and the weights, of arrays that the plan takes."""
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Return what the plan's backward does, of arrays that it takes."""
         call, plan = self._call, self._plan
         if self._saved is None:
             raise ContextError(
@@ -203,7 +217,7 @@ class RNNContext(Generic[ArrayT]):
                 "retain=True to be able to call it again"
             )
         self._read.check(call, weights_needed=weights_needed)
-        found: tuple[Any, Any, Any, Any] = plan.backward(
+        found: tuple[Any, Any, Any, Any, Any] = plan.backward(
             self._saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
         )
         if not retain:
@@ -224,6 +238,9 @@ Request = tuple[NetworkRequest, Any, Any]
 Dropout = tuple[float, DropoutState | None]
 _NO_DROPOUT: Dropout = (0.0, None)
 
+Replaced = tuple[Any, Any] | None
+"""The arguments resets and reset_to of a call; None without resets."""
+
 
 def _run(
     x: AnyArray,
@@ -233,17 +250,18 @@ def _run(
     options: object,
     dropout: Dropout = _NO_DROPOUT,
     found: RNNBackend | None = None,
+    resets: Replaced = None,
 ) -> tuple[Any, ...]:
     """Find the plan, hand over: (y, h_n, c_n, the context of a training forward pass or None).
 
     ``found`` is the backend where it is known already.
     """
     if "torch._dynamo" in sys.modules and is_compiling():
-        return uncompiled(_run)(x, hx, weights, call, options, dropout, found)
+        return uncompiled(_run)(x, hx, weights, call, options, dropout, found, resets)
     if options is not None and embeds(options):
-        return _run_embedded(x, hx, weights, call, options, dropout)
+        return _run_embedded(x, hx, weights, call, options, dropout, resets)
     signature = None
-    if weights.__class__ is RNNWeights:
+    if weights.__class__ is RNNWeights and resets is None:
         signature = _signed(call[0], options, dropout, found is not None)
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
@@ -253,7 +271,7 @@ def _run(
                 done = _run_known(x, hx, weights, native, known, call, None, found is not None)
                 if done is not None:
                     return done
-    return _run_checked(x, hx, weights, call, options, dropout, found, signature)
+    return _run_checked(x, hx, weights, call, options, dropout, found, signature, resets)
 
 
 def _signed(
@@ -362,6 +380,7 @@ def _run_checked(
     dropout: Dropout,
     found: RNNBackend | None,
     signature: tuple[Any, ...] | None,
+    resets: Replaced,
 ) -> tuple[Any, ...]:
     """`_run` of a network that is not known, or of arrays that have to be looked at closely."""
     (mode, training, num_layers, bidirectional, batch_first, backend), lengths, batch_sizes = call
@@ -374,6 +393,10 @@ def _run_checked(
         found = rnn_backends.for_call(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = initial_states(spec, hx)
+    reset_to = (None, None)
+    if resets is not None:
+        names = "reset_to[0]", "reset_to[1]"
+        reset_to = pair(spec, resets[1], "reset_to", names)
     batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
     lengths = integers_or_none("lengths", lengths)
     batch_sizes = integers_or_none("batch_sizes", batch_sizes)
@@ -384,7 +407,7 @@ def _run_checked(
             generator = found.generator(state, device, spec, checked.algorithm)
     elif probability:
         warn_of_dropout()
-    rest = probability, None if generator is None else ref(generator)
+    rest = probability, None if generator is None else ref(generator), resets is not None
     asked = found.asked(spec, device, batch_first, checked, training, *rest)
     key = x.shape, lengths, batch_sizes, asked
     plan = found.plans.find(key)
@@ -398,9 +421,13 @@ def _run_checked(
             arrays.check_weights()
     h_0 = arrays.optional("h_0", h_0, plan.h_shape)
     c_0 = arrays.optional("c_0", c_0, plan.c_shape)
-    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0)
+    replaced = None
+    if resets is not None:
+        replaced = Resets.of(arrays, plan.problem, resets[0], reset_to)
+    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0, resets=replaced)
     native = found.native(weights, spec)
-    *results, saved = plan.forward(x, h_0, c_0, native)
+    more = {} if replaced is None else {"resets": replaced}
+    *results, saved = plan.forward(x, h_0, c_0, native, **more)
     if not plan.problem.batch:
         pass  # nothing to compare, and no plan to know again
     elif checked.validate:
@@ -428,12 +455,18 @@ def _remember(
 
 
 def _run_embedded(
-    x: Any, hx: Any, weights: Any, call: Request, options: Any, dropout: Dropout
+    x: Any,
+    hx: Any,
+    weights: Any,
+    call: Request,
+    options: Any,
+    dropout: Dropout,
+    resets: Replaced,
 ) -> tuple[Any, ...]:
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
     embedding = take_embedding(rest)
-    return run_embedded(x, hx, weights, call, rest, dropout, embedding)
+    return run_embedded(x, hx, weights, call, rest, dropout, embedding, resets=resets)
 
 
 def run_embedded(
@@ -446,6 +479,7 @@ def run_embedded(
     embedding: Embedding,
     *,
     is_watched: bool = True,
+    resets: Replaced = None,
 ) -> tuple[Any, ...]:
     """Return (y, h_n, c_n, context) of a call with an allocator, whose objects the results are.
 
@@ -455,7 +489,7 @@ def run_embedded(
     before = thread.use
     try:
         thread.use = checked_use(*embedding)
-        if weights.__class__ is RNNWeights:
+        if weights.__class__ is RNNWeights and resets is None:
             signature = _signed(call[0], options or None, dropout, True)
             known = None if signature is None else weights._networks.get(signature)
             if known is not None and known.buffer is weights._buffer:
@@ -474,7 +508,11 @@ def run_embedded(
             arrays = enumerate(listed_weights(weights))
             weights = [external_array(f"weights[{i}]", w, kind) for i, w in arrays]
         hx = wrapped(("h_0", "c_0"), hx, kind)
-        *results, context = _run(x, hx, weights, call, options, dropout, found)
+        if resets is not None:
+            flags, reset_to = resets
+            names = "reset_to[0]", "reset_to[1]"
+            resets = wrapped(("resets",), flags, kind), wrapped(names, reset_to, kind)
+        *results, context = _run(x, hx, weights, call, options, dropout, found, resets)
         results = in_user_memory(results, kind)
     finally:
         thread.use = before
@@ -529,7 +567,7 @@ class _EmbeddedContext(RNNContext[Any]):
         dy: ArrayT | None = None,
         dhx: Any = None,
         *,
-        need: Iterable[GradientName] = ("x", "hx", "weights"),
+        need: Iterable[GradientName] = _ALL_GRADIENTS,
         retain: bool = False,
     ) -> Gradients[ArrayT]:
         if "torch._dynamo" in sys.modules and is_compiling():
@@ -543,19 +581,23 @@ class _EmbeddedContext(RNNContext[Any]):
             given: Any = None if dy is None else device_array("dy", dy, self._kind)
             if dhx is not None:
                 dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            x, hx, weights = super().backward(given, dhx, need=need, retain=retain)
+            x, hx, weights, reset_to = super().backward(given, dhx, need=need, retain=retain)
         finally:
             thread.use = before
-        hx = tuple(map(unwrap, hx)) if hx.__class__ is tuple else unwrap(hx)
-        return Gradients(unwrap(x), hx, weights)
+        hx, reset_to = (
+            tuple(map(unwrap, one)) if one.__class__ is tuple else unwrap(one)
+            for one in (hx, reset_to)
+        )
+        return Gradients(unwrap(x), hx, weights, reset_to)
 
     def gradients(
         self, dy: Any, dh_n: Any, dc_n: Any, *, weights_needed: bool, retain: bool
-    ) -> tuple[Any, Any, Any, Any]:
-        """Return the gradients of x, h_0, c_0 and the weights, for dnnffi.torch.
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Return the gradients of x, h_0, c_0, the weights and reset_to, for dnnffi.torch.
 
         As `backward`, of arrays in device memory that are read already. None stands for zeros,
-        and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer.
+        and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer, that
+        of reset_to a pair.
         """
         call, plan = self._call, self._plan
         before = thread.use
@@ -565,15 +607,17 @@ class _EmbeddedContext(RNNContext[Any]):
             if dh_n is not None or dc_n is not None:
                 dh_n = call.optional("dh_n", dh_n, plan.h_shape)
                 dc_n = call.optional("dc_n", dc_n, plan.c_shape)
-            dx, dh_0, dc_0, dweights = self._spend(dy, dh_n, dc_n, weights_needed, retain)
+            found = self._spend(dy, dh_n, dc_n, weights_needed, retain)
+            dx, dh_0, dc_0, dweights, of_resets = found
             if dweights is not None and call.weights.__class__ is not RNNWeights:
                 dweights = call.weight_gradient(dweights)
         finally:
             thread.use = before
         dweights = dweights if dweights.__class__ is list else unwrap(dweights)
+        of_resets = of_resets and tuple(map(unwrap, of_resets))
         if call.h_0 is None:
-            return unwrap(dx), None, None, dweights
-        return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights
+            return unwrap(dx), None, None, dweights, of_resets
+        return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights, of_resets
 
     def _backward_on_host(
         self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
@@ -603,6 +647,15 @@ def _copied_to_user(gradient: Any) -> Any:
     return unwrap(allocated_copy(gradient))
 
 
+def _given(resets: Any, reset_to: Any) -> Replaced:
+    """The arguments of a call that are about resets."""
+    if resets is not None:
+        return resets, reset_to
+    if reset_to is not None:
+        raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
+    return None
+
+
 def _checked(dropout: object, state: object) -> Dropout:
     """The arguments of a training call that are about dropout."""
     if dropout.__class__ is float and dropout == 0 and state is None:
@@ -624,6 +677,8 @@ def lstm(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, tuple[ArrayT, ArrayT]]:
@@ -651,6 +706,11 @@ def lstm(
         the length of a row y is zero; h_n and c_n are the states after its last step
     batch_sizes : number of rows at each step of packed sequences, as in PyTorch's
         ``PackedSequence``. It never increases; all are 0 for an empty batch
+    resets : [T, B] in the layout of x ([B, T], or packed), bool or integers, on the device of x or
+        on the host. Where it is not zero at step t, the state before t is that of ``reset_to``, in
+        every layer; with both directions the other one is cut at the same border. No gradient
+        passes it. dnnffi's own kernels and the reference have resets
+    reset_to : the state of resets, like hx, or with one row for all; None for zeros
     backend : "cudnn", "miopen", "reference", "vulkan" (inference on arrays on the host), or None:
         CuPy arrays on CUDA go to cuDNN, on ROCm to MIOpen, NumPy arrays to the reference
     options : a dictionary with any of these keys:
@@ -702,7 +762,7 @@ def lstm(
     """
     network = "lstm", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, c_n, _ = _run(x, hx, weights, call, options)
+    y, h_n, c_n, _ = _run(x, hx, weights, call, options, resets=_given(resets, reset_to))
     return y, (h_n, c_n)
 
 
@@ -717,6 +777,8 @@ def lstm_forward(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
     backend: BackendName | None = None,
@@ -747,7 +809,10 @@ def lstm_forward(
     """
     network = "lstm", True, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, c_n, ctx = _run(x, hx, weights, call, options, _checked(dropout, dropout_state))
+    y, h_n, c_n, ctx = _run(
+        *(x, hx, weights, call, options, _checked(dropout, dropout_state)),
+        resets=_given(resets, reset_to),
+    )
     return y, (h_n, c_n), ctx
 
 
@@ -762,6 +827,8 @@ def gru(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
@@ -786,7 +853,7 @@ def gru(
     """
     network = "gru", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
     return y, h_n
 
 
@@ -801,6 +868,8 @@ def gru_forward(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
     backend: BackendName | None = None,
@@ -824,7 +893,10 @@ def gru_forward(
     """
     network = "gru", True, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
+    y, h_n, _, ctx = _run(
+        *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
+        resets=_given(resets, reset_to),
+    )
     return y, h_n, ctx
 
 
@@ -839,6 +911,8 @@ def rnn_tanh(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
@@ -859,7 +933,7 @@ def rnn_tanh(
     """
     network = "rnn_tanh", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
     return y, h_n
 
 
@@ -874,6 +948,8 @@ def rnn_tanh_forward(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
     backend: BackendName | None = None,
@@ -896,7 +972,10 @@ def rnn_tanh_forward(
     """
     network = "rnn_tanh", True, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
+    y, h_n, _, ctx = _run(
+        *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
+        resets=_given(resets, reset_to),
+    )
     return y, h_n, ctx
 
 
@@ -911,6 +990,8 @@ def rnn_relu(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     backend: BackendName | None = None,
     options: RNNOptionsDict | None = None,
 ) -> tuple[ArrayT, ArrayT]:
@@ -931,7 +1012,7 @@ def rnn_relu(
     """
     network = "rnn_relu", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options)
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
     return y, h_n
 
 
@@ -946,6 +1027,8 @@ def rnn_relu_forward(
     batch_first: bool = False,
     lengths: Integers | None = None,
     batch_sizes: Integers | None = None,
+    resets: Any = None,
+    reset_to: Any = None,
     dropout: float = 0.0,
     dropout_state: DropoutState | None = None,
     backend: BackendName | None = None,
@@ -967,5 +1050,8 @@ def rnn_relu_forward(
     """
     network = "rnn_relu", True, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, ctx = _run(x, h_0, weights, call, options, _checked(dropout, dropout_state))
+    y, h_n, _, ctx = _run(
+        *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
+        resets=_given(resets, reset_to),
+    )
     return y, h_n, ctx

@@ -19,6 +19,7 @@ from dnnffi.reference import rnn as reference
 from dnnffi.reference.direction import Weights
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.empty import EmptyRNNPlan
+from dnnffi.rnn.resets import Resets
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 from dnnffi.weights import RNNWeights
@@ -115,7 +116,12 @@ class ReferenceRNNPlan:
         )
 
     def forward(
-        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Sequence[AnyArray]
+        self,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        weights: Sequence[AnyArray],
+        resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
         masks = None
@@ -123,8 +129,17 @@ class ReferenceRNNPlan:
             xp = array_module(x)
             masks = [xp.asarray(mask) for mask in self._generator.masks(self.problem)]
         spec, training = self.problem.spec, self.problem.training
+        flags, reset_to = None, None
+        if resets is not None:
+            flags = resets.flags
+            reset_to = None if resets.h is None else (resets.h, resets.c)
         y, h_n, c_n, tape = reference.forward(
-            spec, x, h_0, c_0, weights, masks=masks, training=training, **self._keywords
+            *(spec, x, h_0, c_0, weights),
+            masks=masks,
+            training=training,
+            resets=flags,
+            reset_to=reset_to,
+            **self._keywords,
         )
         return y, h_n, c_n, Context(self, 0, tape, Phase.FORWARD)
 
@@ -153,8 +168,11 @@ class ReferenceRNNPlan:
         *,
         weights_needed: bool,
         retain: bool,
-    ) -> tuple[AnyArray, AnyArray, AnyArray | None, list[AnyArray] | None]:
-        """(dx, dh_0, dc_0, gradients of the weights in PyTorch's order or None)."""
+    ) -> tuple[AnyArray, AnyArray, AnyArray | None, list[AnyArray] | None, Any]:
+        """(dx, dh_0, dc_0, gradients of the weights or None, those of states of resets or None).
+
+        The weights are in PyTorch's order; states of resets are a pair, with a row each.
+        """
         if retain:
             saved.check(Phase.FORWARD)
         else:
@@ -164,7 +182,8 @@ class ReferenceRNNPlan:
         except BaseException:
             saved.reach(Phase.FORWARD)  # nothing was spent
             raise
-        return grads.x, grads.h_0, grads.c_0, grads.weights if weights_needed else None
+        dweights = grads.weights if weights_needed else None
+        return grads.x, grads.h_0, grads.c_0, dweights, grads.reset_to
 
     @np.errstate(all="ignore")
     def gradient(
@@ -235,7 +254,7 @@ class ReferenceBufferPlan:
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
             check_apart(written, [*self._read, *read, *spans_of(names, targets)])
-            *results, found = self.plan.backward(
+            *results, found, _ = self.plan.backward(
                 saved, *gradients, weights_needed=True, retain=False
             )
             if self._saved is saved:

@@ -290,6 +290,10 @@ class Trial:
             *(problem.h_shape, problem.c_shape),
         )
         cell, size = spec.has_cell, executor.weight_size
+        resets = 0
+        if problem.has_resets:  # flags that are not set take as long to read
+            self._kept.append(memory.zeros(problem.leading_shape, byte))
+            resets = _address(self._kept[-1])
         self._forward = at = ForwardAddresses(
             x=given(x_shape),
             y=result(y_shape),
@@ -300,6 +304,7 @@ class Trial:
             weights=given((size,), scale=weight_scale),
             workspace=buffer(executor.least_workspace_bytes),
             reserve=buffer(executor.reserve_bytes) if problem.training else 0,
+            resets=resets,
         )
         self._training = problem.training
         if self._training:
@@ -313,6 +318,7 @@ class Trial:
                 dc_0=result(c_shape, cell),
                 workspace=at.workspace,
                 reserve=at.reserve,
+                resets=resets,
             )
             self._weights = BackwardWeightsAddresses(
                 *(at.x, at.h_0, at.y, result((size,)), at.workspace, at.reserve)
@@ -430,6 +436,7 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
             "sizes": [*size_class(problem), *((problem.steps, problem.batch) if is_exact else ())],
             "training": problem.training,
             "drops": problem.drops,
+            "resets": problem.has_resets,
             "options": [
                 problem.options.algorithm,
                 problem.options.math,

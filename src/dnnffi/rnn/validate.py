@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dnnffi.device.arrays import to_host
 from dnnffi.device.interface import AnyArray
 from dnnffi.execution.comparison import Results, compare
 from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.rnn.resets import Resets
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
 
@@ -15,11 +17,12 @@ from dnnffi.weights import RNNWeights
 def check_forward(call: Any, problem: RNNProblem, results: Sequence[AnyArray | None]) -> None:
     """Raise `ValidationError` where y, h_n or c_n differ from the reference's."""
     plan, names = ReferenceRNNPlan(problem), ("y", "h_n", "c_n")
+    resets = _on_host(call.resets)
 
     def compute(
         x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, *weights: AnyArray
     ) -> Results:
-        *results, _ = plan.forward(x, h_0, c_0, weights)
+        *results, _ = plan.forward(x, h_0, c_0, weights, resets)
         return dict(zip(names, results, strict=True))
 
     compare(problem, dict(zip(names, results, strict=True)), compute, _inputs(call))
@@ -36,6 +39,7 @@ def check_backward(
 ) -> None:
     """Raise `ValidationError` where a gradient differs from the reference's."""
     plan, names = ReferenceRNNPlan(problem), ("dx", "dh_0", "dc_0")
+    resets = _on_host(call.resets)
 
     def compute(
         dy: AnyArray | None,
@@ -46,8 +50,8 @@ def check_backward(
         c_0: AnyArray | None,
         *weights: AnyArray,
     ) -> Results:
-        *_, tape = plan.forward(x, h_0, c_0, weights)
-        *data, gradients = plan.backward(tape, dy, dh_n, dc_n, weights_needed=True, retain=False)
+        *_, tape = plan.forward(x, h_0, c_0, weights, resets)
+        *data, gradients, _ = plan.backward(tape, dy, dh_n, dc_n, weights_needed=True, retain=False)
         return dict(zip(names, data, strict=True)) | _numbered(gradients or ())
 
     found = dict(zip(names, results, strict=True))
@@ -55,6 +59,13 @@ def check_backward(
         gradient = call.weight_gradient(dweights)
         found |= _numbered(gradient.arrays() if isinstance(gradient, RNNWeights) else gradient)
     compare(problem, found, compute, [dy, dh_n, dc_n, *_inputs(call)])
+
+
+def _on_host(resets: Resets | None) -> Resets | None:
+    """The same for a reference on any arrays, and on those that rounding errors were added to."""
+    if resets is None:
+        return None
+    return Resets._make(None if array is None else to_host(array) for array in resets)
 
 
 def _inputs(call: Any) -> list[AnyArray | None]:

@@ -22,7 +22,7 @@ Math = Literal["default", "strict", "fast"]
 ClipNan = Literal["propagate", "clip"]
 Tune = Literal["auto", "off", "now"]
 
-GradientName = Literal["x", "hx", "weights"]
+GradientName = Literal["x", "hx", "weights", "reset_to"]
 
 Activation = Literal["relu"]
 Operation = Literal["forward", "backward_data", "backward_weights"]

@@ -29,7 +29,7 @@ class RNNProblem(NamedTuple):
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
     steps; packed problems have theirs descending. There are from 1 to 16,777,216 steps, and from 0
-    to as many rows.
+    to as many rows. With ``has_resets`` states are replaced between steps.
 
     Examples
     --------
@@ -50,6 +50,7 @@ class RNNProblem(NamedTuple):
     training: bool
     dropout: float
     options: RNNOptions
+    has_resets: bool = False
 
     @classmethod
     def dense(
@@ -171,7 +172,7 @@ class RNNProblem(NamedTuple):
         dropout = f", dropout {self.dropout}" if self.dropout else ""
         return (
             f"{self.spec}, x {list(self.x_shape)} {self.layout}{lengths}, "
-            f"{'training' if self.training else 'inference'}{dropout}"
+            f"{'training' if self.training else 'inference'}{dropout}{', resets' * self.has_resets}"
         )
 
 

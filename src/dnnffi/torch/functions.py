@@ -46,7 +46,8 @@ def lstm(
     retain : keep what the backward pass spends, so that autograd can run it again, at the cost of a
         copy of the reserve space; None for as ``retain_graph`` of the backward pass asks
     keywords : those of `dnnffi.lstm_forward`; lengths and batch_sizes may be tensors, of which one
-        on a GPU is copied to the host
+        on a GPU is copied to the host; resets is a tensor on the device of x or on the host, and
+        reset_to gets gradients like hx
 
     Raises
     ------

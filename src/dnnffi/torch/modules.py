@@ -27,7 +27,15 @@ _get_precision = torch._C._get_fp32_precision_getter  # torch.backends.cudnn.rnn
 class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
     """Forward pass of all modules, and the layout of their parameters in memory."""
 
-    def forward(self, input: Any, hx: Any = None, lengths: Integers | Tensor | None = None) -> Any:
+    def forward(
+        self,
+        input: Any,
+        hx: Any = None,
+        lengths: Integers | Tensor | None = None,
+        *,
+        resets: Tensor | None = None,
+        reset_to: Any = None,
+    ) -> Any:
         """Return ``output, h_n``, for an LSTM ``output, (h_n, c_n)``, as modules of torch.nn do.
 
         Parameters
@@ -39,6 +47,9 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         lengths : number of steps of each row of a padded batch, from 1 to T and in any order.
             Beyond the length of a row the output is zero, and h_n, c_n are the states at its last
             step. A tensor is read on the host, so that one on a GPU is waited for
+        resets : [T, B] in the layout of ``input``, bool or integers. Where it is not zero at step
+            t, the state before t is that of ``reset_to``, and no gradient passes
+        reset_to : like hx, or with one row for all; None for zeros
 
         Raises
         ------
@@ -49,7 +60,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         """
         # A frame that torch.compile gives up on runs, but it would compile the functions called.
         if is_compiling() or _get_eval_frame_callback() is not None:
-            return uncompiled(_Recurrent.forward)(self, input, hx, lengths)
+            forward = uncompiled(_Recurrent.forward)
+            return forward(self, input, hx, lengths, resets=resets, reset_to=reset_to)
         weights = self._find_weights()
         keywords: RNNKeywords = {
             "num_layers": self.num_layers,
@@ -65,6 +77,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             keywords["batch_sizes"] = batch_sizes.tolist()
             if hx is not None:
                 hx = self.permute_hidden(hx, sorted_indices)
+            if reset_to is not None:
+                reset_to = self._sorted(reset_to, sorted_indices)
         else:
             keywords["batch_first"] = self.batch_first
         if not isinstance(x, Tensor):
@@ -78,8 +92,11 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             if lengths is not None:
                 raise ValueError("lengths are for a batch; input has no dimension for one")
             x = x.unsqueeze(0 if self.batch_first else 1)
+            resets, reset_to = self._with_batch(resets, reset_to)
         if lengths is not None:
             keywords["lengths"] = lengths
+        if resets is not None or reset_to is not None:
+            keywords["resets"], keywords["reset_to"] = resets, reset_to
         self._check_input(x, weights[0], is_packed=batch_sizes is not None)
         if hx is not None:
             hx = self._checked_states(hx, x, batch_sizes, has_batch)
@@ -98,6 +115,20 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
         if unsorted_indices is not None:
             last = self.permute_hidden(last, unsorted_indices)
         return y, last
+
+    def _sorted(self, reset_to: Any, indices: Tensor | None) -> Any:
+        """Return the states of resets in the order of packed rows; one row for all stays."""
+        first = reset_to[0] if isinstance(reset_to, tuple | list) else reset_to
+        is_each = isinstance(first, Tensor) and first.dim() == 3 and first.size(1) > 1
+        return self.permute_hidden(reset_to, indices) if is_each else reset_to
+
+    def _with_batch(self, resets: Any, reset_to: Any) -> tuple[Any, Any]:
+        """Return resets and their states of an input without a batch with one row."""
+        if isinstance(resets, Tensor):
+            resets = resets.unsqueeze(0 if self.batch_first else 1)
+        if isinstance(reset_to, tuple | list):
+            return resets, tuple(state.unsqueeze(1) for state in reset_to)
+        return resets, reset_to if reset_to is None else reset_to.unsqueeze(1)
 
     def flatten_parameters(self) -> None:
         """Lay the parameters out in one buffer in cuDNN's order, if they are on a GPU of NVIDIA.

@@ -52,6 +52,8 @@ class RNNKeywords(TypedDict, total=False):
     batch_first: bool
     lengths: Integers | Tensor | None
     batch_sizes: Integers | Tensor | None
+    resets: Tensor | None
+    reset_to: Any
     dropout: float
     dropout_state: DropoutState | None
     backend: BackendName | None
@@ -59,13 +61,17 @@ class RNNKeywords(TypedDict, total=False):
 
 
 class _Call(NamedTuple):
-    """The arguments of a training call that are not tensors, and the number of states."""
+    """The arguments of a training call that have no gradient, and the number of its states.
+
+    ``num_states`` are those of hx, and with ``resets`` as many that replace others.
+    """
 
     mode: str
     form: Form
     keywords: RNNKeywords
     retain: bool | None
     num_states: int
+    resets: Tensor | None
     need: Sequence[GradientName]
 
 
@@ -88,7 +94,11 @@ def run(
     if x.is_cuda and torch.cuda.current_device() != x.get_device():
         with on_device(x):
             return run(mode, x, hx, weights, spec, layout, retain, keywords)
-    states = _states(mode, hx)
+    states, resets = _states(mode, hx, "hx"), None
+    num_states = len(states)
+    if keywords and (keywords.get("resets") is not None or keywords.get("reset_to") is not None):
+        resets, *replacing = _resets(mode, x, keywords)
+        states = (*states, *replacing)
     packed, tensors = read_weights(weights, spec, layout)
     computed = None if packed is not None else autocast_dtype(x)
     if computed is not None:
@@ -126,18 +136,18 @@ def run(
             f"one. Leave the network out of the checkpoint, or call it layer by layer with "
             f"torch.nn.functional.dropout between the layers, which PyTorch repeats",
         )
-    need = _needed(x, states, tensors) if torch.is_grad_enabled() else ()
+    need = _needed(x, states, num_states, tensors) if torch.is_grad_enabled() else ()
     if (
         need
         or dropout != 0.0
         or keywords.get("dropout_state") is not None
         or has_tangents((x, *states, *tensors))
     ):
-        call = _Call(mode, form, keywords, retain, len(states), need)
+        call = _Call(mode, form, keywords, retain, num_states, resets, need)
         return _Network.apply(call, x, *states, *tensors)
     keywords.pop("dropout", None)
     keywords.pop("dropout_state", None)
-    return _call_core(mode, False, form, keywords, x, states, tensors)[0]
+    return _call_core(mode, False, form, keywords, x, states, resets, tensors)[0]
 
 
 def _call_core(
@@ -147,10 +157,16 @@ def _call_core(
     keywords: Any,
     x: Tensor,
     states: Sequence[Tensor | None],
+    resets: Tensor | None,
     weights: Sequence[Tensor],
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the results of the core as tensors, and the context of a training forward pass."""
-    arrays = as_array("x", x, x), _hx(states, x), form.native(weights, x)
+    if resets is not None:
+        count = len(states) // 2
+        states, replacing = states[:count], states[count:]
+        reset_to = _hx(replacing, x, _RESET_NAMES)
+        keywords = {**keywords, "resets": as_array("resets", resets, x), "reset_to": reset_to}
+    arrays = as_array("x", x, x), _hx(states, x, _STATE_NAMES), form.native(weights, x)
     options = keywords.get("options")
     if x.is_cuda:
         allocation = allocation_on(x.get_device())
@@ -181,6 +197,8 @@ def _run_on_gpu(
     batch_first: bool = False,
     lengths: Any = None,
     batch_sizes: Any = None,
+    resets: Any = None,
+    reset_to: Any = None,
     dropout: float = 0.0,
     dropout_state: None = None,
     backend: BackendName | None = None,
@@ -191,20 +209,25 @@ def _run_on_gpu(
     call = network, lengths, batch_sizes
     drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
     y, h_n, c_n, context = core.run_embedded(
-        x, hx, weights, call, options, drops, allocation, is_watched=is_watched
+        *(x, hx, weights, call, options, drops, allocation),
+        is_watched=is_watched,
+        resets=None if resets is None else (resets, reset_to),
     )
     return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
 
 def _needed(
-    x: Tensor, states: Sequence[Tensor | None], weights: Sequence[Tensor]
+    x: Tensor, states: Sequence[Tensor | None], num_states: int, weights: Sequence[Tensor]
 ) -> list[GradientName]:
-    """Return the gradients that the backward pass of the core has to compute."""
+    """Return the gradients that the backward pass of the core has to compute.
+
+    The first ``num_states`` are those of hx, the others replace states.
+    """
     need: list[GradientName] = ["x"] if x.requires_grad else []
-    for state in states:
-        if state is not None and state.requires_grad:
-            need.append("hx")
-            break
+    for number, state in enumerate(states):
+        name: GradientName = "hx" if number < num_states else "reset_to"
+        if state is not None and state.requires_grad and name not in need:
+            need.append(name)
     for weight in weights:
         if weight.requires_grad:
             need.append("weights")
@@ -229,35 +252,63 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if isinstance(tensor, Tensor) and _is_eligible(tensor) else tensor
 
 
-def _states(mode: str, hx: Any) -> tuple[Any, ...]:
-    """Return (h_0, c_0) of an LSTM, else (h_0,); None is for zeros."""
+_STATE_NAMES = "h_0", "c_0"
+_RESET_NAMES = "reset_to[0]", "reset_to[1]"
+
+
+def _states(mode: str, hx: Any, name: str) -> tuple[Any, ...]:
+    """Return the parts of hx or reset_to, (h, c) of an LSTM, else (h,); None is for zeros."""
+    names = _STATE_NAMES if name == "hx" else _RESET_NAMES
     if hx is None:
         return (None, None) if mode == "lstm" else (None,)
     if mode != "lstm":
-        check_tensor("h_0", hx)
+        check_tensor("h_0" if name == "hx" else name, hx)
         return (hx,)
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
-    h_0, c_0 = hx
-    if h_0 is not None:
-        check_tensor("h_0", h_0)
-    if c_0 is not None:
-        check_tensor("c_0", c_0)
-    return h_0, c_0
+        raise TypeError(
+            f"{name} of an LSTM must be ({', '.join(names)}) or None; got {type(hx).__name__}"
+        )
+    for part, state in zip(names, hx, strict=True):
+        if state is not None:
+            check_tensor(part, state)
+    return tuple(hx)
 
 
-def _hx(states: Sequence[Tensor | None], x: Tensor) -> Any:
-    """Return states as the core takes them: one array or a pair, None for zeros."""
-    if len(states) == 1:
-        (state,) = states
-        return None if state is None else as_array("h_0", state, x)
-    h, c = states
-    if h is None and c is None:
-        return None
-    return (
-        None if h is None else as_array("h_0", h, x),
-        None if c is None else as_array("c_0", c, x),
+def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
+    """Take the arguments about resets out of the keywords: flags of one byte, and states.
+
+    States with one row for all get a row for each, of which autograd adds up the gradients.
+    """
+    resets, reset_to = keywords.pop("resets", None), keywords.pop("reset_to", None)
+    if resets is None:
+        raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
+    check_tensor("resets", resets)
+    if resets.is_floating_point() or resets.is_complex():
+        raise TypeError(f"resets must be bool or integers; got {resets.dtype}")
+    flags = (resets != 0).to(x.device, non_blocking=True).view(torch.uint8)
+    batch_sizes = keywords.get("batch_sizes")
+    if batch_sizes is not None:
+        batch = int(batch_sizes[0]) if len(batch_sizes) else 0
+    else:
+        batch = x.shape[0 if keywords.get("batch_first", False) else 1] if x.dim() == 3 else 1
+    states = (
+        state.expand(-1, batch, -1)
+        if state is not None and state.dim() == 3 and state.shape[1] == 1
+        else state
+        for state in _states(mode, reset_to, "reset_to")
     )
+    return flags, *states
+
+
+def _hx(states: Sequence[Tensor | None], x: Tensor, names: Sequence[str]) -> Any:
+    """Return states as the core takes them: one array or a pair, None for zeros."""
+    if all(state is None for state in states):
+        return None
+    found = [
+        None if state is None else as_array(name, state, x)
+        for name, state in zip(names, states, strict=False)
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 class _Network(torch.autograd.Function):  # type: ignore[misc]
@@ -265,9 +316,10 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, call: _Call, x: Any, *tensors: Any) -> tuple[Any, ...]:
-        mode, form, keywords, _, count, _ = call
+        mode, form, keywords, _, count, resets, _ = call
+        count *= 1 if resets is None else 2
         states, weights = tensors[:count], tensors[count:]
-        results, context = _call_core(mode, True, form, keywords, x, states, weights)
+        results, context = _call_core(mode, True, form, keywords, x, states, resets, weights)
         y, *rest = results
         if y.is_cuda:
             y = y.detach()  # the core's context has the other object, which would keep the context
@@ -292,7 +344,7 @@ def _gradients(
 
     Autograd ignores those of tensors that require none.
     """
-    mode, form, _, retain, count, need = call
+    mode, form, _, retain, count, resets, need = call
     x = saved[0]
     dy = None if given[0] is None else as_array("dy", given[0], x)
     dh_n = None if given[1] is None else as_array("dh_n", given[1], x)
@@ -301,12 +353,12 @@ def _gradients(
         retain = keeps_graph()
     try:
         if x.is_cuda:
-            dx, dh_0, dc_0, dweights = context.gradients(
+            dx, dh_0, dc_0, dweights, of_resets = context.gradients(
                 dy, dh_n, dc_n, weights_needed="weights" in need, retain=retain
             )
         else:
             dhx = dh_n if count == 1 else (dh_n, dc_n)
-            dx, dhx, dweights = context._backward(dy, dhx, need, retain)
+            dx, dhx, dweights, of_resets = context._backward(dy, dhx, need, retain)
             dh_0, dc_0 = dhx if isinstance(dhx, tuple) else (dhx, None)
             if isinstance(dweights, RNNWeights):
                 dweights = dweights.flat
@@ -317,5 +369,9 @@ def _gradients(
             f"autograd runs the backward pass of this call for the second time, and the first "
             f"has used the reserve space: dnnffi.torch.{mode}(..., retain=True) keeps it"
         ) from None
-    states = (as_tensor(dh_0), as_tensor(dc_0))[:count]
-    return as_tensor(dx), *states, *form.gradients(dweights, saved[1 + count : -1])
+    states: tuple[Any, ...] = (as_tensor(dh_0), as_tensor(dc_0))[:count]
+    if resets is not None:
+        of_resets = of_resets if isinstance(of_resets, tuple) else (of_resets, None)
+        states += tuple(map(as_tensor, of_resets[:count]))
+    weights = saved[1 + len(states) : -1]
+    return as_tensor(dx), *states, *form.gradients(dweights, weights)

@@ -18,6 +18,7 @@ class VendorCandidates:
     """A `CandidateSource` over a vendor's executor."""
 
     costly: frozenset[str] = frozenset()
+    has_resets = False
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ class Handlers(base.Handlers):
 
 def _forward(executor: AddressExecutor, order: tuple[int, ...]) -> Run:
     def run(launch: Launch, addresses: list[int]) -> None:
-        executor.forward(launch, ForwardAddresses._make([addresses[n] for n in order]))
+        executor.forward(launch, ForwardAddresses(*(addresses[n] for n in order)))
 
     return run
 
@@ -132,11 +132,11 @@ def _backward(
             # The alias was asked for, but XLA loses it where it fuses a slice into the call
             # (JAX 0.11.2, in a loop).
             engine.copy(launch, addresses[spent], addresses[reserve], executor.reserve_bytes)
-        of_data = BackwardDataAddresses._make([addresses[n] for n in data])
+        of_data = BackwardDataAddresses(*(addresses[n] for n in data))
         if dweights < 0:
             executor.backward_data(launch, of_data)
             return
-        of_weights = BackwardWeightsAddresses._make([addresses[n] for n in weights])
+        of_weights = BackwardWeightsAddresses(*(addresses[n] for n in weights))
         executor.backward(launch, of_data, of_weights)
 
     return run

@@ -12,6 +12,7 @@ import build
 import dnnffi
 from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.device.interface import Architecture
+from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
@@ -56,3 +57,51 @@ def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
     assert np.frombuffer(state.save()["states"], np.uint64).tolist() == [7, 4]
     assert repr(state) == "DropoutState(seed=7, cudnn device 0, algorithm 'own')"
     assert emulated.calls("cudnnRNNForward") == 0
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_resets_run_by_the_kernels_without_being_named(emulated, rows, on_host):
+    """The library has none: its kernels are not called, nor compared with."""
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10, num_layers=2, bidirectional=True)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    weights = dnnffi.RNNWeights(
+        emulated.asarray(host_weights.to("cudnn").flat), spec, backend="cudnn"
+    )
+    x, dy = (rng.standard_normal(shape, "f4") for shape in (spec.x_shape(4, 5), spec.y_shape(4, 5)))
+    reset_to = [rng.standard_normal(spec.h_shape(rows), "f4") for _ in range(2)]
+    flags = rng.random((4, 5)) < 0.4
+    more = {"lengths": (4, 1, 3, 4, 2)}
+    y, _, context = dnnffi.lstm_forward(
+        *(emulated.asarray(x), None, weights),
+        resets=flags if on_host else emulated.asarray(flags),
+        reset_to=tuple(map(emulated.asarray, reset_to)),
+        backend="cudnn",
+        **more,
+    )
+    found = context.backward(emulated.asarray(dy))
+    expected_y, _, context = dnnffi.lstm_forward(
+        x, None, host_weights, resets=flags, reset_to=tuple(reset_to), **more
+    )
+    expected = context.backward(dy)
+    pairs = [(y, expected_y), (found.x, expected.x)]
+    pairs += zip(found.reset_to, expected.reset_to, strict=True)
+    pairs.append((found.weights.flat, expected.weights.to("cudnn").flat))
+    for one, other in pairs:
+        assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+    assert emulated.calls("cudnnRNNForward") == 0
+
+
+def test_an_algorithm_without_resets_is_refused_by_name(emulated):
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    x = emulated.asarray(np.zeros((4, 5, 3), "f4"))
+    with pytest.raises(UnsupportedError, match=r"algorithm 'standard': has no resets; dnnffi's"):
+        dnnffi.gru(
+            *(x, None, weights),
+            resets=np.ones((4, 5), bool),
+            backend="cudnn",
+            options={"algorithm": "standard"},
+        )

@@ -150,7 +150,9 @@ def test_branches_of_a_graph_write_where_no_other_reads_or_writes(cublas, mode):
         room = executor._product_room
         network.memory.at_once = lambda launch, works: branches.append(works)
         of_data = BackwardDataAddresses(*range(1000, 13000, 1000))
-        of_weights = BackwardWeightsAddresses(*range(20000, 24000, 1000), *of_data[-2:])
+        of_weights = BackwardWeightsAddresses(
+            *range(20000, 24000, 1000), of_data.workspace, of_data.reserve
+        )
         network.network.gradients_kernel = lambda *_, **__: None
         written = []
         for products in network.network.products.values():

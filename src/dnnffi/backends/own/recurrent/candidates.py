@@ -104,6 +104,7 @@ class OwnCandidates:
 
     name = OWN
     costly: frozenset[str] = frozenset()  # all are compiled beforehand
+    has_resets = True
 
     def __init__(self, memory: Any) -> None:
         self._memory: MemoryWithGraphs = memory
@@ -214,7 +215,7 @@ class OwnCandidates:
     def _new_named(
         self, problem: RNNProblem, sizes: SizeClass, chip: Chip
     ) -> list[tuple[str, _Pair | _OneStep]]:
-        if is_one_step(sizes):
+        if is_one_step(sizes) and not problem.has_resets:
             where = sizes.max_rows, chip.multiprocessors
             return [("step", _OneStep(divisions(problem, kind_of(problem), *where)))]
         forwards: dict[KernelConfig, int] = {}
@@ -265,6 +266,7 @@ def kind_of(problem: RNNProblem) -> Kind:
         packed=size_class(problem).is_ragged,
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
+        resets=problem.has_resets,
     )
 
 
@@ -280,12 +282,13 @@ def _ways(
     """Configurations by the layers that a launch runs: all of a network in a cluster, all, or one.
 
     Where all layers run at once, or where few blocks have whole rows, a few of the others suffice.
+    With resets each layer has a launch: what its rows send then is not what the next layer reads.
     """
     layer = Layer(sizes.max_rows, spec.num_directions, chip)
     rows, found = select_whole_rows(kind, layer), select_configs(kind, layer)
     if rows:
         found = found[:3]
-    if spec.num_layers == 1 or spec.bidirectional:
+    if spec.num_layers == 1 or spec.bidirectional or kind.resets:
         return [(*rows, *found)]
     together = select_layer_clusters(kind, layer, spec.num_layers)
     at_once = select_layers_at_once(kind, layer, spec.num_layers, sizes.max_steps)

@@ -50,7 +50,8 @@ class Kind(NamedTuple):
 
     ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
-    once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16.
+    once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16. With
+    ``resets`` states can be replaced between steps.
     """
 
     mode: str
@@ -63,6 +64,7 @@ class Kind(NamedTuple):
     strict: bool = False
     layers: int = 1
     narrow: bool = False
+    resets: bool = False
 
     @property
     def gates(self) -> int:
@@ -256,7 +258,7 @@ class KernelConfig(NamedTuple):
         kind = self.kind
         if kind.backward:
             return 2 if kind.plain else kind.saved + 2
-        return kind.gates + 1 + (kind.training and not kind.plain)
+        return kind.gates + 1 + (kind.training and not kind.plain) + kind.resets
 
     @property
     def shared_bytes(self) -> int:
@@ -391,6 +393,7 @@ class KernelConfig(NamedTuple):
             "TRAINING": kind.training,
             "BACKWARD": kind.backward,
             "PACKED": kind.packed,
+            "RESETS": kind.resets,
             "UNITS": self.units,
             "ROWS": self.rows,
             "SUBTILES": self.subtiles,

@@ -324,6 +324,14 @@ class OwnRNNExecutor(AddressExecutor):
             params.matrix_stride = between_matrices
             params.bias_stride = between_biases
             params.clip_low, params.clip_high = network.clip
+            _set_resets(params, at.resets, self._last_sizes)
+            reset_state = layer * network.output_bytes * at.reset_rows
+            params.reset_h = at.reset_h and at.reset_h + reset_state
+            params.reset_c = at.reset_c and at.reset_c + reset_state
+            params.reset_state_rows = at.reset_rows
+            params.reset_scales = 0
+            if buffers.narrow is not None and at.reset_h:
+                params.reset_scales = at.workspace + buffers.narrow.reset_scales
             buffers.forward_launches.run(launch, params)
             x = y
             if self._dropout is not None and layer < num_layers - 1:
@@ -365,6 +373,9 @@ class OwnRNNExecutor(AddressExecutor):
         if at.h_0:
             h_0 = at.h_0 + layer * self._layer_state_bytes
             narrow.measure(launch, h_0, at.workspace)
+        if at.reset_h:
+            reset_h = at.reset_h + layer * self._network.output_bytes * at.reset_rows
+            narrow.measure_resets(launch, reset_h, at.reset_rows, at.workspace)
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         self._backward_data(launch, at)
@@ -409,6 +420,9 @@ class OwnRNNExecutor(AddressExecutor):
             params.bias_sums = at.reserve + arrays.bias_sums if spec.bias else 0
             params.matrix_stride = between_matrices
             params.clip_low, params.clip_high = network.clip
+            _set_resets(params, at.resets, self._last_sizes)
+            params.dreset_h = at.dreset_h and at.dreset_h + state
+            params.dreset_c = at.dreset_c and at.dreset_c + state
             launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
@@ -565,3 +579,9 @@ def _set_shared(
     params.steps, params.batch = sizes.steps, sizes.batch
     params.step_stride, params.row_stride = sizes.step_stride, sizes.row_stride
     params.positions, params.directions = sizes.positions, sizes.directions
+
+
+def _set_resets(params: ForwardParams | BackwardParams, address: int, callers: BatchSizes) -> None:
+    """Set the flags of resets, which have the layout of the ``callers`` x."""
+    params.resets = address
+    params.reset_step_stride, params.reset_row_stride = callers.step_stride, callers.row_stride

@@ -41,6 +41,7 @@ class NarrowKernel:
             workspace.add(self.directions * self.stride * ITEM_SIZES[self.kind.factors]),
             workspace.add(self.directions * self.rows * self.item_bytes),
             workspace.add(self.directions * batch * self.item_bytes),
+            workspace.add(self.directions * batch * self.item_bytes) if self.kind.resets else 0,
         )
 
 
@@ -50,6 +51,7 @@ class NarrowMatrices(NamedTuple):
     matrices : float16 [directions, gates * hidden, padded]
     scales : float32 [directions, gates * hidden], what the rows of the matrices were divided by
     state_scales : float32 [directions, batch], the same of the rows of h_0
+    reset_scales : float32 [directions, batch or 1], of the states of resets
     """
 
     narrow_kernel: NarrowKernel
@@ -57,6 +59,7 @@ class NarrowMatrices(NamedTuple):
     matrices: int
     scales: int
     state_scales: int
+    reset_scales: int
 
     def addresses(self, workspace: int, h_0: int) -> tuple[int, int, int]:
         """Return the addresses of matrices, scales and scales of states; 0 without h_0."""
@@ -74,6 +77,11 @@ class NarrowMatrices(NamedTuple):
         """Enqueue the search for the largest of each row of h_0, the layer's states."""
         rows = self.narrow_kernel.directions * self.batch
         self._run(launch, h_0, (0, workspace + self.state_scales), rows)
+
+    def measure_resets(self, launch: Launch, reset_h: int, rows: int, workspace: int) -> None:
+        """Enqueue the same of the layer's states of resets, of ``rows`` rows a direction."""
+        all_rows = self.narrow_kernel.directions * rows
+        self._run(launch, reset_h, (0, workspace + self.reset_scales), all_rows)
 
     def _run(
         self,

@@ -50,6 +50,13 @@ class ForwardParams:
     first_group: int
     clip_low: float
     clip_high: float
+    resets: int
+    reset_step_stride: int
+    reset_row_stride: int
+    reset_h: int
+    reset_c: int
+    reset_state_rows: int
+    reset_scales: int
 
 
 @dataclass(slots=True, init=False)
@@ -85,6 +92,11 @@ class BackwardParams:
     first_group: int
     clip_low: float
     clip_high: float
+    resets: int
+    reset_step_stride: int
+    reset_row_stride: int
+    dreset_h: int
+    dreset_c: int
 
 
 class OneStepParams(NamedTuple):

@@ -28,7 +28,7 @@ _MAX_KERNELS = 4
 _MAX_RATIO = 1.6
 """The largest estimate of what is measured, as a multiple of the least one."""
 
-_MAX_OF_SHAPE = 2
+_MAX_OF_SHAPE = 3
 """Kernels of one shape and way to exchange that are measured."""
 
 _MAX_SHAPES = 6

@@ -13,6 +13,7 @@
 #include "cells.cuh"
 #include "params.cuh"
 #include "pass.cuh"
+#include "resets.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
 #include "timeline.cuh"
@@ -88,6 +89,7 @@ struct BackwardCells
 {
     float dh[SUBTILES][WARP_TASKS][CELLS], dc[SUBTILES][WARP_TASKS][CELLS];
     float bias[SUBTILES][WARP_TASKS][SAVED];
+    float reset_dh[SUBTILES][WARP_TASKS][CELLS], reset_dc[SUBTILES][WARP_TASKS][CELLS]; /* RESETS: sums */
     int length[SUBTILES][WARP_TASKS][CELLS];
 
     DEVICE void begin(const Block &block, const RowLayout &layout)
@@ -101,6 +103,7 @@ struct BackwardCells
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     dh[sub][i][e] = dc[sub][i][e] = 0;
+                    reset_dh[sub][i][e] = reset_dc[sub][i][e] = 0;
                     const Task task(i, block.warp, block.lane);
                     const int row = block.first_row + sub * ROWS + task.row + e;
                     length[sub][i][e] = layout.length(row < layout.batch ? row : layout.batch - 1);
@@ -174,8 +177,13 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ring.wait_for_first();
+    const ResetLayout resets(params);
     BackwardCells cells;
     cells.begin(block, layout);
+    StepResets replaced;
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++)
+        replaced.request(resets, layout, block, num_steps - 1, sub, cells.length);
     const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
 #pragma unroll 1
@@ -195,6 +203,8 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                 inputs.read_all(slot, block.warp, block.lane);
+                replaced.advance(sub);
+                replaced.request(resets, layout, block, step - 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
@@ -232,6 +242,14 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     float of_h;
                     partials.add_up(&of_h, task, e);
                     float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
+                    if constexpr (RESETS) {
+                        const bool is_border = replaced.at(sub, i, e, layout, step, length);
+                        cells.reset_dh[sub][i][e] += is_border ? of_h + dh : 0;
+                        cells.reset_dc[sub][i][e] += is_border ? dc : 0;
+                        of_h = is_border ? 0 : of_h;
+                        dh = is_border ? 0 : dh;
+                        dc = is_border ? 0 : dc;
+                    }
                     float d = of_h + dh;
                     if (there && step == length - 1) {
                         if (params.dh_n) d += real(params.dh_n[at()]);
@@ -239,6 +257,12 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     }
                     if (turn == num_steps) {
                         const bool writes = there && task.owns();
+                        if constexpr (RESETS) {
+                            if (writes && params.dreset_h)
+                                params.dreset_h[at()] = rounded(cells.reset_dh[sub][i][e]);
+                            if (writes && CELL == LSTM && params.dreset_c)
+                                params.dreset_c[at()] = rounded(cells.reset_dc[sub][i][e]);
+                        }
                         if (writes && params.dh_0) params.dh_0[at()] = rounded(d);
                         if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
                         continue;

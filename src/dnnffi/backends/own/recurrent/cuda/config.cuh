@@ -29,8 +29,8 @@ constexpr int TILE_WARPS = Config::TILE_WARPS, K_WARPS = Config::K_WARPS;
    rest are read from L2 in every step. */
 constexpr int K_REGISTERS = Config::K_REGISTERS, K_SHARED = Config::K_SHARED;
 /* Whether the warps that multiply the same words gather them into shared memory together, or each into
-   registers. What is gathered together is requested before the step's inputs are read: 1.03 to 1.06 times as
-   fast on H100, while a warp of its own loses as often as it gains. */
+   registers. What is gathered together is requested before the step's inputs are read: faster, while warps
+   that gather for themselves lose by it as often as they gain. */
 constexpr bool STAGED = Config::STAGED;
 /* Slots of the ring: inputs of RING - 1 steps are in flight. */
 constexpr int RING = Config::RING;
@@ -132,7 +132,11 @@ constexpr int THREAD_WORDS = (RING_WORDS + RING_THREADS - 1) / RING_THREADS;
 constexpr int RING_ARRAY_WORDS = RING_WORDS / RING_ARRAYS;
 constexpr bool FINDS_PLACES =
     Config::FINDS_PLACES;                    /* whether a step finds the places of a thread's words anew */
-constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent */
+constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent; y */
+/* Whether states are replaced between steps (`resets.cuh`). Forward, what is sent differs from y then, and has
+   the last array. */
+constexpr bool RESETS = Config::RESETS;
+constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
 
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some
    blocks' words each, or a thread several words of all blocks. */
@@ -181,8 +185,9 @@ static_assert(K_WARPS * WARP_K * 4 >= EXCHANGED, "all of k");
 static_assert(FMA || K_REGISTERS + K_SHARED + K_STREAMED == WARP_K, "all weights");
 static_assert(CHUNK_WORDS == 4 * K_WARPS * CHUNK_K * ROWS, "words of a chunk");
 static_assert(CHUNK_LOADS * THREADS >= CHUNK_WORDS, "loads of a chunk");
-static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN)),
+static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN) + RESETS),
               "arrays");
+static_assert(!RESETS || LAYERS == 1, "words are of one layer");
 static_assert(RING_WORDS == RING_ARRAYS * ARRAY_WORDS * ROWS, "a slot of the ring");
 static_assert(FMA || SHARE_WORDS == BLOCK_HALVES * COLUMNS * 16, "a share");
 static_assert(SLOT_WORDS >= SHARES + (SCATTER ? (TEAM > 1) * TEAMS * GATHERED_WORDS : SENT * WORDS * ROWS),

@@ -14,6 +14,7 @@
 #include "cells.cuh"
 #include "params.cuh"
 #include "pass.cuh"
+#include "resets.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
 #include "timeline.cuh"
@@ -47,6 +48,7 @@ struct ForwardArrays
     DEVICE Array target(int array) const
     {
         if (array == GATES) return y ? caller_array(y, directions, padded_y) : no_array();
+        if (RESETS && array == STATE) return TRAINING ? own_array(h_before, 1, true) : no_array();
         if (!TRAINING || PLAIN) return no_array();
         if (array < GATES) return gate(array);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
@@ -54,7 +56,7 @@ struct ForwardArrays
 
     DEVICE Array second(int array) const
     {
-        return TRAINING && array == GATES ? own_array(h_before, 1, true) : no_array();
+        return TRAINING && array == GATES && !RESETS ? own_array(h_before, 1, true) : no_array();
     }
 
     DEVICE Array gate(int number) const
@@ -89,19 +91,24 @@ struct ForwardInputs
     }
 };
 
+/* Whether states can exceed 1 in all steps, and not in the first alone: those of a GRU, between h_0 and what
+   tanh gives, and those that replace others. */
+constexpr bool STAY_LARGE = CELL == GRU || RESETS;
+
 /* A thread's cells: states, and what is added to their products in every step. */
 struct ForwardCells
 {
     float h[SUBTILES][WARP_TASKS][CELLS], c[SUBTILES][WARP_TASKS][CELLS];
     int length[SUBTILES][WARP_TASKS][CELLS];
     float bias[WARP_TASKS][GATES], bias_n[WARP_TASKS]; /* the latter of a GRU's n, in its product */
-    /* NARROW: of products; by what power of two the states of a row exceed 1, of a GRU in all steps, else of
-       h_0 alone; of what is sent. */
+    /* NARROW: of products; by what power of two the states of a row exceed 1, in all steps if they `STAY_LARGE`,
+       else of h_0 alone; of what is sent. */
     float scale[WARP_TASKS][GATES];
     float excess[SUBTILES][WARP_TASKS][CELLS], sent_scale[SUBTILES][WARP_TASKS];
+    float reset_h[SUBTILES][WARP_TASKS][CELLS], reset_c[SUBTILES][WARP_TASKS][CELLS]; /* RESETS */
 
     DEVICE void begin(const ForwardParams &params, const Block &block, const RowLayout &layout,
-                      const ForwardArrays &arrays)
+                      const ForwardArrays &arrays, const ResetLayout &resets)
     {
         const int lane = threadIdx.x % 32;
         const long long state = block.state_number * params.batch * HIDDEN;
@@ -127,6 +134,11 @@ struct ForwardCells
                     h[sub][i][e] = there && params.h_0 ? real(params.h_0[at]) : 0.0f;
                     c[sub][i][e] = there && params.c_0 ? real(params.c_0[at]) : 0.0f;
                     length[sub][i][e] = layout.length(row < params.batch ? row : (int)params.batch - 1);
+                    if constexpr (RESETS) {
+                        read_reset(params, block, sub, i, e, there, users, unit);
+                        const bool has_border = ResetLayout::can_follow(layout, -1, length[sub][i][e]);
+                        reset_if(has_border && resets.behind(layout, -1, row, length[sub][i][e]), sub, i, e);
+                    }
                     if (TRAINING && there && task.owns()) {
                         const long long first = layout.of(0, row) * PADDED + unit;
                         arrays.h_before[first] = rounded(h[sub][i][e]);
@@ -156,12 +168,36 @@ struct ForwardCells
         }
     }
 
+    /* Reads what replaces a cell's state. */
+    DEVICE void read_reset(const ForwardParams &params, const Block &block, int sub, int i, int e, bool there,
+                           long long users_row, int unit)
+    {
+        const long long row = params.reset_state_rows == 1 ? 0 : users_row;
+        const long long at = (block.state_number * params.reset_state_rows + row) * HIDDEN + unit;
+        reset_h[sub][i][e] = there && params.reset_h ? real(params.reset_h[at]) : 0.0f;
+        reset_c[sub][i][e] = there && params.reset_c ? real(params.reset_c[at]) : 0.0f;
+    }
+
+    /* Without a branch: the threads of a warp have cells of several rows. */
+    DEVICE void reset_if(bool is_border, int sub, int i, int e)
+    {
+        h[sub][i][e] = is_border ? reset_h[sub][i][e] : h[sub][i][e];
+        c[sub][i][e] = is_border ? reset_c[sub][i][e] : c[sub][i][e];
+    }
+
     DEVICE static float excess_of(const ForwardParams &params, const Block &block, const RowLayout &layout,
                                   int row)
     {
-        if (!NARROW || !params.state_scales || row >= params.batch) return 1.0f;
-        const long long at = block.direction * params.batch + layout.caller_row(row);
-        const float of_row = STATE_SCALE * params.state_scales[at];
+        if (!NARROW || row >= params.batch) return 1.0f;
+        const int users = layout.caller_row(row);
+        float scale = 0;
+        if (params.state_scales) scale = params.state_scales[block.direction * params.batch + users];
+        if (RESETS && params.reset_scales) {
+            const long long rows = params.reset_state_rows;
+            const float other = params.reset_scales[block.direction * rows + (rows == 1 ? 0 : users)];
+            scale = other > scale ? other : scale;
+        }
+        const float of_row = STATE_SCALE * scale;
         return of_row > 1 ? of_row : 1.0f;
     }
 
@@ -173,7 +209,7 @@ struct ForwardCells
 #pragma unroll
         for (int gate = 0; gate < GATES; gate++) of_x[gate] += bias[i][gate];
         if (NARROW) {
-            const float more = CELL == GRU || is_first ? excess[sub][i][e] : 1.0f;
+            const float more = STAY_LARGE || is_first ? excess[sub][i][e] : 1.0f;
 #pragma unroll
             for (int gate = 0; gate < GATES; gate++) of_h[gate] *= scale[i][gate] * more;
         }
@@ -222,7 +258,7 @@ DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *sl
 {
     if constexpr (Exchange::SENDS_WORDS) {
         __syncwarp(); /* a warp sends what its threads have written */
-        exchange.send(number, sub, slot, OUTPUT, 0, task, scale);
+        exchange.send(number, sub, slot, STATE, 0, task, scale);
     } else exchange.put(number, task, stored);
 }
 
@@ -237,8 +273,9 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
     const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
+    const ResetLayout resets(params);
     ForwardCells cells;
-    cells.begin(params, block, layout, arrays);
+    cells.begin(params, block, layout, arrays, resets);
 
     /* The first exchange is that of the initial state. Its words are made in the first slot, in the
        array that the first step will write. */
@@ -252,10 +289,13 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 stored[e] = rounded(cells.h[sub][i][e]);
-                if (Exchange::SENDS_WORDS) element(ring.slot(0, sub), OUTPUT, task, e) = stored[e];
+                if (Exchange::SENDS_WORDS) element(ring.slot(0, sub), STATE, task, e) = stored[e];
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
+    StepResets replaced;
+#pragma unroll
+    for (int sub = 0; sub < SUBTILES; sub++) replaced.request(resets, layout, block, 0, sub, cells.length);
     ring.wait_for_first();
 
     /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
@@ -277,6 +317,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                 inputs.read_all(slot, block.order, block.warp, block.lane);
+                replaced.advance(sub);
+                replaced.request(resets, layout, block, step + 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(step, sub, block.order > 0, true);
@@ -318,10 +360,17 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                     const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
                     stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
                     if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
+                    if constexpr (RESETS) {
+                        const bool is_border = replaced.at(sub, i, e, layout, step, cells.length[sub][i][e]);
+                        cells.reset_if(is_border, sub, i, e);
+                        stored[e] = is_border ? rounded(cells.h[sub][i][e]) : stored[e];
+                        if (CELL == LSTM) after[e].c = is_border ? cells.c[sub][i][e] : after[e].c;
+                        if (task.owns()) element(slot, STATE, task, e) = stored[e];
+                    }
                 }
                 if (step + 1 < num_steps || block.order < LAYERS - 1)
                     send_states(exchange, step + 1, sub, slot, task, stored,
-                                CELL == GRU ? cells.sent_scale[sub][i] : STATE_SCALE);
+                                STAY_LARGE ? cells.sent_scale[sub][i] : STATE_SCALE);
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
             }

@@ -7,8 +7,8 @@
    in float16 take half the time, and what is exchanged half the words.
 
    The states that are multiplied must be bounded too. Those of an LSTM and of a tanh cell are at most 1,
-   except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0 each row's factor is found
-   as well. */
+   except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0, and of the states of resets,
+   each row's factor is found as well. */
 
 #include "ptx_convert.cuh"
 

@@ -58,6 +58,15 @@ struct ForwardParams
     /* Bounds of c, unless UNCLIPPED. */
     double clip_low;
     double clip_high;
+    /* RESETS, see resets.cuh: of each row in each step, whether the state before it is replaced. Strides are in
+       flags; both are 0 where the caller's arrays are packed. */
+    const unsigned char *resets;
+    long long reset_step_stride;
+    long long reset_row_stride;
+    const Element *reset_h;     /* [D, B or 1, H]: by what; null: zeros */
+    const Element *reset_c;     /* [D, B or 1, H]; null: zeros */
+    long long reset_state_rows; /* B or 1 */
+    const float *reset_scales;  /* [D, B or 1]: as state_scales, of reset_h; null without it */
 };
 
 struct BackwardParams
@@ -93,6 +102,11 @@ struct BackwardParams
     long long first_group;
     double clip_low;
     double clip_high;
+    const unsigned char *resets;
+    long long reset_step_stride;
+    long long reset_row_stride;
+    Element *dreset_h; /* [D, B, H]: gradients of what replaced each row's states; null: not asked for */
+    Element *dreset_c; /* [D, B, H]; null: not asked for */
 };
 
 } // namespace dnnffi
