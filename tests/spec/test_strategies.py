@@ -277,6 +277,38 @@ def test_keywords_run_the_problem(problem, seed):
     np.testing.assert_array_equal(h_n, expected.h_n)
 
 
+@given(st.data(), testing.problems(max_steps=4), seeds)
+@few
+def test_drawn_resets_run_with_a_problem(data, problem, seed):
+    a, more = testing.inputs(problem, seed), data.draw(testing.resets(problem))
+    call = getattr(dnnffi, problem.spec.mode)
+    y, _ = call(a.x, a.hx, a.weights, **testing.keywords(problem), **more)
+    plain, _ = call(a.x, a.hx, a.weights, **testing.keywords(problem))
+    assert y.shape == problem.y_shape
+    if not more["resets"].any():
+        np.testing.assert_array_equal(y, plain)
+
+
+SMALL = RNNProblem.dense(
+    RNNSpec(mode="lstm", input_size=1, hidden_size=2), steps=3, batch=2, lengths=[1, 3]
+)
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [
+        lambda more: not more["resets"].any(),
+        lambda more: more["resets"].all(),
+        lambda more: more["resets"][0, 0] and not more["resets"][1:].any(),
+        lambda more: more["resets"][2, 0],  # past the end of the row
+        lambda more: more["reset_to"] is not None and more["reset_to"][1].shape == (1, 1, 2),
+        lambda more: more["reset_to"] is not None and more["reset_to"][1].shape == (1, 2, 2),
+    ],
+)
+def test_hard_resets_are_drawn(hard):
+    assert hard(find(testing.resets(SMALL), hard))
+
+
 def test_without_hypothesis_the_import_says_what_is_missing():
     code = f"""
 import sys

@@ -49,6 +49,7 @@ from dnnffi.testing.rnn import (
     lengths,
     options,
     problems,
+    resets,
     specs,
     weights,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "lengths",
     "options",
     "problems",
+    "resets",
     "specs",
     "weights",
 ]

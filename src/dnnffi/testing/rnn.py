@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from inspect import signature
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,39 @@ def batch_sizes(max_steps: int = 6, max_batch: int = 5) -> st.SearchStrategy[tup
     """Draw the number of rows at each step of packed sequences, which never rises."""
     rows = st.lists(st.integers(1, max_steps), min_size=1, max_size=max_batch)
     return rows.map(lengths_to_batch_sizes)
+
+
+@st.composite
+def resets(draw: st.DrawFn, problem: RNNProblem) -> dict[str, Any]:
+    """Draw where states are replaced and by what: ``resets`` and ``reset_to`` of a call.
+
+    They add to `keywords`. Flags are drawn at first steps, last ones and past a row's length, too;
+    states are None, one row for all, or one for each.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> import dnnffi
+    >>> from dnnffi import testing
+    >>> spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    >>> problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, batch_first=True)
+    >>> found = find(testing.resets(problem), lambda more: more["resets"].any())
+    >>> found["resets"].shape, found["reset_to"] is None
+    ((2, 5), True)
+    """
+    check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
+    spec, shape = problem.spec, problem.leading_shape
+    count = prod(shape)
+    flags = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    rows = draw(st.sampled_from([0, 1, problem.batch]))
+    reset_to: Any = None
+    if rows:
+        random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        dtype = dtype_object(spec.dtype)
+        shapes = (spec.h_shape(rows), spec.c_shape(rows)) if spec.has_cell else [spec.h_shape(rows)]
+        states = tuple(random.standard_normal(one).astype(dtype) for one in shapes)
+        reset_to = states if spec.has_cell else states[0]
+    return {"resets": np.array(flags, bool).reshape(shape), "reset_to": reset_to}
 
 
 @st.composite
