@@ -1,4 +1,4 @@
-"""Resets on kernels of our own, called as users call them."""
+"""Resets of functions and modules on a GPU, by our own kernels."""
 
 from __future__ import annotations
 
