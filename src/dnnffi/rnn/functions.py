@@ -40,7 +40,7 @@ from dnnffi.rnn.backend import (
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
-from dnnffi.rnn.resets import Resets, row_gradient
+from dnnffi.rnn.resets import RESET_NAMES, Resets, check_given, row_gradient
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -395,8 +395,7 @@ def _run_checked(
     h_0, c_0 = initial_states(spec, hx)
     reset_to = (None, None)
     if resets is not None:
-        names = "reset_to[0]", "reset_to[1]"
-        reset_to = pair(spec, resets[1], "reset_to", names)
+        reset_to = pair(spec, resets[1], "reset_to", RESET_NAMES)
     batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
     lengths = integers_or_none("lengths", lengths)
     batch_sizes = integers_or_none("batch_sizes", batch_sizes)
@@ -510,8 +509,7 @@ def run_embedded(
         hx = wrapped(("h_0", "c_0"), hx, kind)
         if resets is not None:
             flags, reset_to = resets
-            names = "reset_to[0]", "reset_to[1]"
-            resets = wrapped(("resets",), flags, kind), wrapped(names, reset_to, kind)
+            resets = wrapped(("resets",), flags, kind), wrapped(RESET_NAMES, reset_to, kind)
         *results, context = _run(x, hx, weights, call, options, dropout, found, resets)
         results = in_user_memory(results, kind)
     finally:
@@ -649,11 +647,8 @@ def _copied_to_user(gradient: Any) -> Any:
 
 def _given(resets: Any, reset_to: Any) -> Replaced:
     """The arguments of a call that are about resets."""
-    if resets is not None:
-        return resets, reset_to
-    if reset_to is not None:
-        raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
-    return None
+    check_given(resets, reset_to)
+    return None if resets is None else (resets, reset_to)
 
 
 def _checked(dropout: object, state: object) -> Dropout:

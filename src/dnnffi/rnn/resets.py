@@ -14,6 +14,9 @@ from dnnffi.spec.problem import RNNProblem
 if TYPE_CHECKING:  # it imports the plans, which take resets
     from dnnffi.rnn.call import CallArrays
 
+RESET_NAMES = "reset_to[0]", "reset_to[1]"
+"""What errors call the parts of the reset_to of an LSTM."""
+
 FLAG_DTYPES = "bool", "uint8", "int8"
 """Dtypes of one byte, whose arrays kernels read as they are."""
 
@@ -44,11 +47,17 @@ class Resets(NamedTuple):
         h, c = states
         if h is None:
             return found
-        names = ("reset_to[0]", "reset_to[1]") if problem.spec.has_cell else ("reset_to", "")
+        names = RESET_NAMES if problem.spec.has_cell else ("reset_to", "")
         h = _state(call, names[0], h, problem.h_shape)
         if c is not None:
             c = _state(call, names[1], c, problem.c_shape)
         return cls(found.flags, h, c)
+
+
+def check_given(resets: object, reset_to: object) -> None:
+    """Raise ``ValueError`` for the state of resets without resets."""
+    if resets is None and reset_to is not None:
+        raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
 
 
 def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:

@@ -14,6 +14,7 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
 from dnnffi.rnn import functions as core
+from dnnffi.rnn.resets import RESET_NAMES, check_given
 from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.problem import check_dropout
@@ -164,7 +165,7 @@ def _call_core(
     if resets is not None:
         count = len(states) // 2
         states, replacing = states[:count], states[count:]
-        reset_to = _hx(replacing, x, _RESET_NAMES)
+        reset_to = _hx(replacing, x, RESET_NAMES)
         keywords = {**keywords, "resets": as_array("resets", resets, x), "reset_to": reset_to}
     arrays = as_array("x", x, x), _hx(states, x, _STATE_NAMES), form.native(weights, x)
     options = keywords.get("options")
@@ -253,12 +254,11 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 _STATE_NAMES = "h_0", "c_0"
-_RESET_NAMES = "reset_to[0]", "reset_to[1]"
 
 
 def _states(mode: str, hx: Any, name: str) -> tuple[Any, ...]:
     """Return the parts of hx or reset_to, (h, c) of an LSTM, else (h,); None is for zeros."""
-    names = _STATE_NAMES if name == "hx" else _RESET_NAMES
+    names = _STATE_NAMES if name == "hx" else RESET_NAMES
     if hx is None:
         return (None, None) if mode == "lstm" else (None,)
     if mode != "lstm":
@@ -279,13 +279,14 @@ def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
 
     States with one row for all get a row for each, of which autograd adds up the gradients.
     """
-    resets, reset_to = keywords.pop("resets", None), keywords.pop("reset_to", None)
-    if resets is None:
-        raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
+    resets: Any = keywords.pop("resets", None)
+    reset_to = keywords.pop("reset_to", None)
+    check_given(resets, reset_to)
     check_tensor("resets", resets)
     if resets.is_floating_point() or resets.is_complex():
         raise TypeError(f"resets must be bool or integers; got {resets.dtype}")
-    flags = (resets != 0).to(x.device, non_blocking=True).view(torch.uint8)
+    flags = resets if resets.dtype is torch.bool else resets != 0
+    flags = flags.to(x.device, non_blocking=True).view(torch.uint8)
     batch_sizes = keywords.get("batch_sizes")
     if batch_sizes is not None:
         batch = int(batch_sizes[0]) if len(batch_sizes) else 0

@@ -127,7 +127,7 @@ class CudnnRNNExecutor(VendorRNNExecutor):
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
-        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at[:9]
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve, *_ = at
         status = self._forward(
             launch.handle,
             rnn,
@@ -155,7 +155,7 @@ class CudnnRNNExecutor(VendorRNNExecutor):
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
-        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at[:12]
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve, *_ = at
         status = self._backward_data(
             launch.handle,
             rnn,

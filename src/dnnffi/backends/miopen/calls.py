@@ -92,7 +92,7 @@ class StepCalls(Calls):
         return int(size[0])
 
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
-        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at[:9]
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve, *_ = at
         state = self._state
         arguments = (
             *(handle, self._rnn, self._steps, self._xs, x),
@@ -106,7 +106,7 @@ class StepCalls(Calls):
             self._call("miopenRNNForwardInference", *arguments)
 
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
-        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at[:12]
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve, *_ = at
         state = self._state
         self._call(
             "miopenRNNBackwardData",
@@ -166,7 +166,7 @@ class SequenceCalls(Calls):
         return int(sizes[0]), int(sizes[1])
 
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
-        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve = at[:9]
+        x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve, *_ = at
         mode, workspace_bytes = _TRAINING, self.workspace_bytes
         if not self._problem.training:
             mode, workspace_bytes = _INFERENCE, self._inner_workspace
@@ -181,7 +181,7 @@ class SequenceCalls(Calls):
         self._y_padding.zero(handle, y)
 
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
-        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve = at[:12]
+        y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve, *_ = at
         self._call(
             "miopenRNNBackwardSeqData",
             *(handle, self._rnn, self._y, y, dy),

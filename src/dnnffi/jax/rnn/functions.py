@@ -28,6 +28,7 @@ from dnnffi.jax.rnn.weights import (
     layers_named,
 )
 from dnnffi.rnn.backend import warn_of_dropout
+from dnnffi.rnn.resets import check_given
 from dnnffi.spec.checks import ITEM_SIZES, brief, check_flag, check_integer, shown
 from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
@@ -476,9 +477,8 @@ def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
 
 def _resets(keywords: _Keywords, x: Any, spec: RNNSpec, batch: int) -> scan.Resets | None:
     """Return the resets of a call, checked; None without any."""
+    check_given(keywords.resets, keywords.reset_to)
     if keywords.resets is None:
-        if keywords.reset_to is not None:
-            raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
         return None
     steps = as_jax("resets", keywords.resets)
     if not (steps.dtype == bool or jnp.issubdtype(steps.dtype, jnp.integer)):

@@ -92,7 +92,7 @@ def test_states_are_replaced_as_in_the_reference(cublas, setup, rate):
 
 @pytest.mark.parametrize("number", range(4))
 def test_steps_past_a_rows_end_are_not_read(cublas, number):
-    """Flags behind the last step of a row change no gradient."""
+    """Flags past the end of a row change no gradient."""
     setup = SETUPS[1]
     rng = np.random.default_rng(number)
     problem = setup.problem(rng, batch=5)._replace(has_resets=True, layout="sequence_major")

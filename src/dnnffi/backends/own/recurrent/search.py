@@ -80,7 +80,7 @@ def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> li
     """Return the kernels with the least estimates: first the best of each way to exchange.
 
     Estimates of different ways are the least comparable. Of the rest, few have the same shape; none
-    is far behind the first.
+    has a far larger estimate than the first.
     """
     estimates = sorted(((step_us(one, layer), one) for one in found), key=lambda pair: pair[0])
     likely = [one for us, one in estimates if us <= _MAX_RATIO * estimates[0][0]]

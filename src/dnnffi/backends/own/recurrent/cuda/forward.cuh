@@ -136,8 +136,9 @@ struct ForwardCells
                     length[sub][i][e] = layout.length(row < params.batch ? row : (int)params.batch - 1);
                     if constexpr (RESETS) {
                         read_reset(params, block, sub, i, e, there, users, unit);
-                        const bool has_border = ResetLayout::can_follow(layout, -1, length[sub][i][e]);
-                        reset_if(has_border && resets.behind(layout, -1, row, length[sub][i][e]), sub, i, e);
+                        const bool has_border = ResetLayout::has_border(layout, -1, length[sub][i][e]);
+                        reset_if(has_border && resets.flag_after(layout, -1, row, length[sub][i][e]), sub, i,
+                                 e);
                     }
                     if (TRAINING && there && task.owns()) {
                         const long long first = layout.of(0, row) * PADDED + unit;

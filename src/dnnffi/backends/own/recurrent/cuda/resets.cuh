@@ -1,9 +1,9 @@
 #pragma once
 /* Resets: before a step the state of a row is replaced, by zeros or by one that the caller gives. A border lies
-   between the step whose number is flagged and the one before it, in both directions of a network. So in the
-   direction of a pass a state is replaced behind the step that leaves it: what is sent, and kept for the next
-   step, is the other one, while y has the state itself. Backward no gradient passes a border; the one that
-   arrives there is that of the other state. */
+   between the step whose number is flagged and the one before it, in both directions of a network. So a state is
+   replaced right after the step that computes it: the other state is sent, and kept for the next step, while y
+   has the computed one. Backward no gradient passes a border; what arrives there is the gradient of the other
+   state. */
 
 #include "block.cuh"
 #include "params.cuh"
@@ -23,9 +23,10 @@ struct ResetLayout
     {
     }
 
-    /* The flag behind step number `step` of a row, as the pass counts them: -1 precedes the first. Read without
-       a condition, so that nothing waits for it; it counts where a state `can_follow`. */
-    DEVICE u32 behind(const RowLayout &layout, int step, int row, int length) const
+    /* The flag of the border after a row's step number `step`, counted in the direction of the pass; step -1
+       precedes the first. Without a border (see `has_border`) the result is some flag of the row: a load under a
+       condition would be waited for. */
+    DEVICE u32 flag_after(const RowLayout &layout, int step, int row, int length) const
     {
         const int wanted = layout.reverse ? length - 1 - step : step + 1;
         const int number = wanted < 0 ? 0 : wanted < length ? wanted : length - 1;
@@ -34,20 +35,20 @@ struct ResetLayout
         return flags[number * step_stride + layout.caller_row(clamped) * row_stride];
     }
 
-    /* Whether the row has a step behind this one, and a border between them. */
-    DEVICE static bool can_follow(const RowLayout &layout, int step, int length)
+    /* Whether a row has a step after number `step`, and a border between the two. */
+    DEVICE static bool has_border(const RowLayout &layout, int step, int length)
     {
         return step + 1 < length && !(layout.reverse && step < 0);
     }
 };
 
-/* The flags behind a step of a thread's cells, and those behind the next one, which are on their way meanwhile:
-   a step of a cluster takes no longer than a load. */
+/* The flags after a step of a thread's cells, and those after the next step, which are loaded meanwhile: a step
+   of a cluster takes no longer than a load. */
 struct StepResets
 {
     u32 flags[SUBTILES][WARP_TASKS][CELLS], next[SUBTILES][WARP_TASKS][CELLS];
 
-    /* Asks for the flags behind step number `step`. */
+    /* Loads the flags after step number `step`. */
     DEVICE void request(const ResetLayout &resets, const RowLayout &layout, const Block &block, int step,
                         int sub, const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
     {
@@ -58,12 +59,12 @@ struct StepResets
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 const int row = block.first_row + sub * ROWS + task.row + e;
-                next[sub][i][e] = resets.behind(layout, step, row, lengths[sub][i][e]);
+                next[sub][i][e] = resets.flag_after(layout, step, row, lengths[sub][i][e]);
             }
         }
     }
 
-    /* A step begins: the flags that were asked for are those behind it. */
+    /* At the beginning of a step: the flags loaded last are those after it. */
     DEVICE void advance(int sub)
     {
         if (!RESETS) return;
@@ -75,7 +76,7 @@ struct StepResets
 
     DEVICE bool at(int sub, int i, int e, const RowLayout &layout, int step, int length) const
     {
-        return flags[sub][i][e] != 0 && ResetLayout::can_follow(layout, step, length);
+        return flags[sub][i][e] != 0 && ResetLayout::has_border(layout, step, length);
     }
 };
 
