@@ -250,18 +250,22 @@ def _run(
     options: object,
     dropout: Dropout = _NO_DROPOUT,
     found: RNNBackend | None = None,
-    resets: Replaced = None,
+    resets: Any = None,
+    reset_to: Any = None,
 ) -> tuple[Any, ...]:
     """Find the plan, hand over: (y, h_n, c_n, the context of a training forward pass or None).
 
     ``found`` is the backend where it is known already.
     """
     if "torch._dynamo" in sys.modules and is_compiling():
-        return uncompiled(_run)(x, hx, weights, call, options, dropout, found, resets)
+        return uncompiled(_run)(x, hx, weights, call, options, dropout, found, resets, reset_to)
+    replaced = None
+    if resets is not None or reset_to is not None:
+        replaced = _given(resets, reset_to)
     if options is not None and embeds(options):
-        return _run_embedded(x, hx, weights, call, options, dropout, resets)
+        return _run_embedded(x, hx, weights, call, options, dropout, replaced)
     signature = None
-    if weights.__class__ is RNNWeights and resets is None:
+    if weights.__class__ is RNNWeights and replaced is None:
         signature = _signed(call[0], options, dropout, found is not None)
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
@@ -271,7 +275,7 @@ def _run(
                 done = _run_known(x, hx, weights, native, known, call, None, found is not None)
                 if done is not None:
                     return done
-    return _run_checked(x, hx, weights, call, options, dropout, found, signature, resets)
+    return _run_checked(x, hx, weights, call, options, dropout, found, signature, replaced)
 
 
 def _signed(
@@ -510,7 +514,8 @@ def run_embedded(
         if resets is not None:
             flags, reset_to = resets
             resets = wrapped(("resets",), flags, kind), wrapped(RESET_NAMES, reset_to, kind)
-        *results, context = _run(x, hx, weights, call, options, dropout, found, resets)
+        replaced = resets or (None, None)
+        *results, context = _run(x, hx, weights, call, options, dropout, found, *replaced)
         results = in_user_memory(results, kind)
     finally:
         thread.use = before
@@ -757,7 +762,7 @@ def lstm(
     """
     network = "lstm", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, c_n, _ = _run(x, hx, weights, call, options, resets=_given(resets, reset_to))
+    y, h_n, c_n, _ = _run(x, hx, weights, call, options, resets=resets, reset_to=reset_to)
     return y, (h_n, c_n)
 
 
@@ -806,7 +811,7 @@ def lstm_forward(
     call = network, lengths, batch_sizes
     y, h_n, c_n, ctx = _run(
         *(x, hx, weights, call, options, _checked(dropout, dropout_state)),
-        resets=_given(resets, reset_to),
+        resets=resets, reset_to=reset_to,
     )
     return y, (h_n, c_n), ctx
 
@@ -848,7 +853,7 @@ def gru(
     """
     network = "gru", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=resets, reset_to=reset_to)
     return y, h_n
 
 
@@ -890,7 +895,7 @@ def gru_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=_given(resets, reset_to),
+        resets=resets, reset_to=reset_to,
     )
     return y, h_n, ctx
 
@@ -928,7 +933,7 @@ def rnn_tanh(
     """
     network = "rnn_tanh", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=resets, reset_to=reset_to)
     return y, h_n
 
 
@@ -969,7 +974,7 @@ def rnn_tanh_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=_given(resets, reset_to),
+        resets=resets, reset_to=reset_to,
     )
     return y, h_n, ctx
 
@@ -1007,7 +1012,7 @@ def rnn_relu(
     """
     network = "rnn_relu", False, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
-    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=_given(resets, reset_to))
+    y, h_n, _, _ = _run(x, h_0, weights, call, options, resets=resets, reset_to=reset_to)
     return y, h_n
 
 
@@ -1047,6 +1052,6 @@ def rnn_relu_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=_given(resets, reset_to),
+        resets=resets, reset_to=reset_to,
     )
     return y, h_n, ctx
