@@ -52,12 +52,13 @@ ROWS = (
         for math in ("strict", "fast")
     ),
     Row("Rows of different length", problem(lengths=(3, 2))),
+    Row("Rows of length 0", problem(lengths=(3, 0))),
     Row(
         'Rows of different length, "algorithm": "persist_static"',
         problem(lengths=(3, 2), options={"algorithm": "persist_static"}),
         "ignored",
     ),
-    Row("65536 time steps", problem(steps=2**16, bias=False)),
+    Row("65536 time steps", problem(steps=2**16)),
     Row("2 time steps of 40000 rows", problem(steps=2, batch=40_000)),
 )
 

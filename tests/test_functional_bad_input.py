@@ -564,20 +564,15 @@ KEYWORDS = {
         TypeError,
         r"^batch_first must be True or False; got \[True\]$",
     ),
-    "a length of 0": (
-        lambda a: a.with_(lengths=(2, 0, 1)),
-        ValueError,
-        r"^lengths\[1\] must be from 1 to 4 \(T\); got 0$",
-    ),
     "a length below 0": (
         lambda a: a.with_(lengths=(2, 4, -1)),
         ValueError,
-        r"^lengths\[2\] must be from 1 to 4 \(T\); got -1$",
+        r"^lengths\[2\] must be from 0 to 4 \(T\); got -1$",
     ),
     "a length above T": (
         lambda a: a.with_(lengths=(5, 4, 1)),
         ValueError,
-        r"^lengths\[0\] must be from 1 to 4 \(T\); got 5$",
+        r"^lengths\[0\] must be from 0 to 4 \(T\); got 5$",
     ),
     "too few lengths": (
         lambda a: a.with_(lengths=(2, 4)),

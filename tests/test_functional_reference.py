@@ -186,7 +186,7 @@ def test_the_three_layouts_agree(mode):
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-@given(testing.problems(padded=True, layouts=("sequence_major", "batch_major")), seeds)
+@given(testing.problems(padded=True, shortest=0, layouts=("sequence_major", "batch_major")), seeds)
 def test_nothing_past_a_rows_length_is_read_and_zero_is_written(problem, seed):
     a = testing.inputs(problem, seed)
     past = np.arange(problem.steps)[:, None] >= np.array(problem.row_lengths)
@@ -202,6 +202,26 @@ def test_nothing_past_a_rows_length_is_read_and_zero_is_written(problem, seed):
     assert_same(flatten(grads), flatten(clean_ctx.backward(clean.dy, a.dhx)))
     assert not results[0][past].any()
     assert not grads.x[past].any()
+
+
+@given(
+    testing.problems(
+        padded=True, shortest=0, training=True, layouts=("sequence_major", "batch_major")
+    ),
+    seeds,
+)
+def test_a_row_without_a_step_keeps_its_states(problem, seed):
+    a = testing.inputs(problem, seed)
+    rows = np.array(problem.row_lengths) == 0
+    y, h_n, c_n, ctx = train(problem, a)
+    grads = ctx.backward(a.dy, a.dhx)
+    y, dx = (one if problem.layout == BATCH_MAJOR else one.swapaxes(0, 1) for one in (y, grads.x))
+    assert not y[rows].any()
+    assert not dx[rows].any()
+    found = [h_n, c_n, *grads.hx] if problem.spec.has_cell else [h_n, grads.hx]
+    expected = [a.h_0, a.c_0, *a.dhx] if problem.spec.has_cell else [a.h_0, a.dhx]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one[:, rows], other[:, rows])
 
 
 @pytest.mark.parametrize("mode", MODES)

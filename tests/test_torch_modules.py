@@ -493,7 +493,7 @@ def test_lengths_are_for_a_padded_batch():
     ):
         with pytest.raises(ValueError, match=text):
             ours(x, lengths=[5, 3, 2])
-    with pytest.raises(ValueError, match=r"lengths\[1\] must be from 1 to 5 \(T\); got 6"):
+    with pytest.raises(ValueError, match=r"lengths\[1\] must be from 0 to 5 \(T\); got 6"):
         ours(draw(STEPS, BATCH, INPUT_SIZE), lengths=[5, 6, 2])
 
 

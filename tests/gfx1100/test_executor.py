@@ -9,7 +9,8 @@ from buffers import NAMES, SHARED, Setup
 from conformance import MIOPEN, Case, problem_of
 from gfx1100.hip_arrays import DlpackArray
 
-from dnnffi.backends.vendor.limits import Limit
+from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
+from dnnffi.backends.vendor.row_groups import row_groups
 from dnnffi.errors import ContextError, MiopenError, UnsupportedError
 from dnnffi.foreign import DeviceArray, device_array
 from dnnffi.rnn.executor import RNNExecutor
@@ -239,7 +240,7 @@ def test_with_own_buffers_and_accumulation(miopen, setups, dtype, layout):
     ("layout", "steps", "batch"), [("packed", 1, 65_537), ("packed", 2, 40_001), ("dense", 700, 94)]
 )
 def test_more_than_65536_rows_in_all(miopen, monkeypatch, layout, steps, batch):
-    """They are refused; without that, the emulated GPU launches what no GPU does."""
+    """Groups of rows run; all rows at once do, too: the emulated GPU launches what no GPU does."""
     rng = np.random.default_rng(0)
     if layout == "packed":
         problem = RNNProblem.packed(SMALL, (batch,) * steps, training=True)
@@ -247,9 +248,55 @@ def test_more_than_65536_rows_in_all(miopen, monkeypatch, layout, steps, batch):
         problem = problem_of(SMALL, layout, steps, batch, rng, training=True)
     assert steps * batch > 65_536
     case = Case(problem, states=True, seed=0)
-    with pytest.raises(UnsupportedError, match=r"at most 65,535 rows.*divide the batch"):
+    conformance.check(case, miopen.asarray, MIOPEN, miopen.options)
+    monkeypatch.setattr(MiopenRNNExecutor, "max_positions", lambda *_: None)
+    miopen.forget()
+    conformance.check(case, miopen.asarray, MIOPEN, miopen.options)
+    miopen.forget()
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize(
+    "layout", ["dense", "batch_first", "lengths", "batch_first_lengths", "packed"]
+)
+def test_groups_of_rows_give_the_results_of_one_call(miopen, monkeypatch, layout, mode):
+    monkeypatch.setattr(MiopenRNNExecutor, "max_positions", lambda *_: 9)
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode=mode, input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
+    problem = problem_of(spec, layout, 4, 6, rng, training=True)
+    assert len(row_groups(problem, 9)) > 1
+    miopen.forget()
+    for states in (False, True):
+        case = Case(problem, states=states, seed=0)
         conformance.check(case, miopen.asarray, MIOPEN, miopen.options)
-    monkeypatch.setattr(Limit, "holds", lambda *_: False)
+    miopen.forget()
+
+
+@pytest.mark.parametrize("layout", ["dense", "packed"])
+def test_gradients_do_not_depend_on_the_workspace_between_calls(setups, layout):
+    problem = problem_of(SPEC, layout, 4, 3, np.random.default_rng(0), training=True)
+    found = []
+    for value in (0, 0x17):
+        setup = setups(problem=problem)
+        for name, buffer in setup.buffers.items():
+            if buffer is not None and name != "workspace":
+                rng = np.random.default_rng(len(name))
+                buffer.set(rng.standard_normal(buffer.shape).astype(buffer.dtype))
+        workspace = setup.buffers["workspace"]
+        for call in (setup.forward, setup.backward_data, setup.backward_weights):
+            workspace.set(np.full(workspace.shape, value, np.uint8))
+            call()
+        found.append(setup.buffers["out"].get())
+    assert found[0].any()
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_rows_without_a_step_keep_their_states(miopen, batch_first):
+    problem = RNNProblem.dense(
+        SPEC, steps=4, batch=6, batch_first=batch_first, lengths=(0, 3, 0, 0, 4, 1), training=True
+    )
+    case = Case(problem, states=True, seed=0)
     conformance.check(case, miopen.asarray, MIOPEN, miopen.options)
 
 
@@ -258,14 +305,16 @@ def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, mon
     monkeypatch.setattr("dnnffi.backends.miopen.rnn_executor.aligned", lambda nbytes: nbytes)
     spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=9)
     setup = setups(problem=RNNProblem.packed(spec, (8193,), training=True))
-    executor, workspace = setup.executor, setup.buffers["workspace"]
+    executor, reserve = setup.executor.on_addresses, setup.context.owner
     setup.forward()
     setup.backward_data()
-    workspace.set(np.full(workspace.shape, 0xA7, np.uint8))
+    end = executor._kept + executor._calls.workspace_bytes
+    filled = reserve.get()
+    assert end < filled.size
+    filled[end:] = 0xA7
+    reserve.set(filled)
     setup.backward_weights()
-    written = workspace.get() != 0xA7
-    assert written[executor.on_addresses._calls.workspace_bytes :].any()
-    assert not written[executor.on_addresses._zeros :].any()
+    assert (reserve.get()[end:] != 0xA7).any()
 
 
 # What is known of the library: a newer one that does otherwise shows here.

@@ -217,6 +217,23 @@ def test_the_longest_sequence(mode):
     conformance.check(Case(problem, states=True, seed=1), cupy.asarray, "cudnn")
 
 
+@pytest.mark.parametrize("algorithm", ["standard", "own"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_rows_without_a_step(algorithm, batch_first):
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=24, num_layers=2, bidirectional=True)
+    problem = RNNProblem.dense(
+        spec,
+        steps=6,
+        batch=40,
+        batch_first=batch_first,
+        lengths=[0, 4, 0, 0, 6, 1, *[0] * 33, 2],
+        training=True,
+        options=RNNOptions(algorithm=algorithm),
+    )
+    for states in (False, True):
+        conformance.check(Case(problem, states=states, seed=1), cupy.asarray, "cudnn")
+
+
 def test_a_large_batch():
     spec = RNNSpec(mode="gru", input_size=2, hidden_size=3, dtype="float64")
     rng = np.random.default_rng(0)

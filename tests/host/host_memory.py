@@ -116,6 +116,11 @@ class RecordedLibrary:
         return lambda *arguments: self._memory.enqueue(function, arguments)
 
 
+def copy_bytes(target, source, nbytes):
+    ctypes.memmove(target, source, nbytes)
+    return 0
+
+
 class HostMemory:
     """`Memory` on the host; every allocation is made known to the stand-in."""
 
@@ -211,10 +216,17 @@ class HostMemory:
         self.enqueue(lambda *arguments: ctypes.memset(*arguments) and 0, (address, 0, nbytes))
 
     def copy(self, target, source, nbytes, stream):
-        assert self.recording is None or stream is not self.recorded_on
+        if self.recording is not None and stream is self.recorded_on:
+            self.enqueue(copy_bytes, (target, source, nbytes))
+            return
         self.copies += 1
         self.milliseconds += self.copy_costs
-        ctypes.memmove(target, source, nbytes)
+        copy_bytes(target, source, nbytes)
+
+    def copy_rows(self, target, target_pitch, source, source_pitch, width, rows, stream):
+        for row in range(rows):
+            ends = target + row * target_pitch, source + row * source_pitch
+            self.enqueue(copy_bytes, (*ends, width))
 
     def at_once(self, launch, works):
         for work in reversed(works):  # an order that nobody may rely on

@@ -45,7 +45,7 @@ def input_of(host, spec, steps=5, batch=3, seed=1):
 
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    problem=testing.problems(training=True),
+    problem=testing.problems(training=True, shortest=0),
     states=st.booleans(),
     clip=st.booleans(),
     seed=st.integers(0, 2**32),
@@ -409,7 +409,8 @@ def test_weights_of_another_layout_are_refused_of_an_empty_batch_too(host):
         dnnffi.lstm(x, None, arrays, backend="cudnn")
 
 
-def test_an_executor_has_a_batch(host):
-    problem = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=0)
-    with pytest.raises(ValueError, match=r"^problem must have at least one row in its batch"):
+@pytest.mark.parametrize("lengths", [(), (0, 0, 0)])
+def test_an_executor_has_a_step(host, lengths):
+    problem = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=len(lengths), lengths=lengths)
+    with pytest.raises(ValueError, match=r"^problem must have a row with at least one step"):
         RNNExecutor(problem, library=host.library)

@@ -489,9 +489,9 @@ def test_a_plan_for_an_empty_batch_gives_empty_results(mode):
         assert [one.shape for one in flattened(data)][:2] == [(STEPS, 0, 3), (1, 0, 5)]
         assert gradient.layout == weights.layout
         assert not gradient.flat.any()
-        assert "nothing runs: the batch is empty" in plan.report()
+        assert "nothing runs: no row has a step" in plan.report()
         plan.autotune()
-        with pytest.raises(UnsupportedError, match=r"an empty batch.*has no graphs"):
+        with pytest.raises(UnsupportedError, match=r"a batch without a step.*has no graphs"):
             plan.capture(lambda: None)
     with pytest.raises(ValueError, match="closed"):
         plan.forward(x, None, weights)

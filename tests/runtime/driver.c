@@ -22,6 +22,7 @@ enum {
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901
 };
+enum { UNIFIED = 4 };
 enum { NON_BLOCKING = 1, NOT_TIMED = 2, THREAD_LOCAL = 1, RELAXED = 2 };
 enum { DEVICES = 2, MOST_ARGUMENTS = 8, MOST_FUNCTIONS = 64, MOST_WORKS = 64, MOST_STREAMS = 64 };
 
@@ -365,6 +366,34 @@ int cuMemcpyAsync(void *target, const void *source, size_t nbytes, void *stream)
     CHECK(target && source && nbytes, INVALID_VALUE);
     Work work = {.target = target, .source = source, .nbytes = nbytes};
     return enqueue(stream, &work);
+}
+
+/* The fields of a CUDA_MEMCPY2D that are read, in its order. */
+typedef struct {
+    size_t source_x, source_y;
+    int source_type;
+    const void *source_host, *source, *source_array;
+    size_t source_pitch, target_x, target_y;
+    int target_type;
+    void *target_host, *target, *target_array;
+    size_t target_pitch, width, rows;
+} RowCopy;
+
+int cuMemcpy2DAsync_v2(const RowCopy *copy, void *stream)
+{
+    IN_CONTEXT;
+    CHECK(copy->source_type == UNIFIED && copy->target_type == UNIFIED, INVALID_VALUE);
+    CHECK(copy->source && copy->target && copy->width && copy->rows, INVALID_VALUE);
+    CHECK(copy->source_pitch >= copy->width && copy->target_pitch >= copy->width, INVALID_VALUE);
+    CHECK(!copy->source_x && !copy->source_y && !copy->target_x && !copy->target_y, INVALID_VALUE);
+    for (size_t row = 0; row < copy->rows; row++) {
+        Work work = {.target = (char *)copy->target + row * copy->target_pitch,
+                     .source = (const char *)copy->source + row * copy->source_pitch,
+                     .nbytes = copy->width};
+        const int status = enqueue(stream, &work);
+        if (status) return status;
+    }
+    return SUCCESS;
 }
 
 int cuMemsetD8Async(void *target, unsigned char value, size_t nbytes, void *stream)

@@ -89,10 +89,20 @@ def test_copies_go_in_all_directions(runtime):
     assert on_host(runtime, second, 6) == [0, 1, 2, 3, 0, 0]
 
 
+def test_rows_are_copied_between_pitches(runtime):
+    first = on_device(runtime, np.arange(12, dtype=np.uint8))
+    second = on_device(runtime, np.zeros(10, np.uint8))
+    runtime.copy_rows(second.ptr + 1, 3, first.ptr, 4, 2, 3, 0)
+    assert on_host(runtime, second, 10) == [0, 0, 1, 0, 4, 5, 0, 8, 9, 0]
+
+
 def test_nothing_is_copied_or_cleared_where_there_are_no_bytes(runtime, standin):
     runtime.copy(0, 0, 0, 0)
+    runtime.copy_rows(0, 0, 0, 0, 0, 3, 0)
+    runtime.copy_rows(0, 0, 0, 0, 3, 0, 0)
     runtime.clear(0, 0, 0)
-    assert standin.calls("cuMemcpyAsync") + standin.calls("cuMemsetD8Async") == 0
+    names = "cuMemcpyAsync", "cuMemcpy2DAsync_v2", "cuMemsetD8Async"
+    assert sum(map(standin.calls, names)) == 0
 
 
 def test_memory_of_no_bytes_has_an_address(runtime):

@@ -157,16 +157,21 @@ def test_a_matrix_of_one_row_is_no_sequence():
 
 @given(st.data(), st.integers(1, 9), st.integers(1, 9))
 def test_lengths_in_any_order_are_right(data, steps, batch):
-    lengths = data.draw(testing.lengths(steps, batch))
+    lengths = data.draw(testing.lengths(steps, batch, shortest=0))
     assert check_lengths(list(lengths), steps, batch) == lengths
 
 
-@pytest.mark.parametrize("length", [0, -1, 5])
-def test_a_length_is_from_1_to_t(length):
+@pytest.mark.parametrize("length", [-1, 5])
+def test_a_length_is_from_0_to_t(length):
     with pytest.raises(
-        ValueError, match=rf"^lengths\[1\] must be from 1 to 4 \(T\); got {length}$"
+        ValueError, match=rf"^lengths\[1\] must be from 0 to 4 \(T\); got {length}$"
     ):
         check_lengths([4, length, 1], 4, 3)
+
+
+def test_a_length_of_0_is_refused_where_a_row_must_have_a_step():
+    with pytest.raises(ValueError, match=r"^lengths\[1\] must be from 1 to 4 \(T\); got 0$"):
+        check_lengths([4, 0, 1], 4, 3, shortest=1)
 
 
 @pytest.mark.parametrize("lengths", [(), (1, 2), (1, 2, 3, 4)])

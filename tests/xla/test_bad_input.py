@@ -182,10 +182,10 @@ CASES = {
         "lengths must have one entry for each of the 4 rows",
         lambda: lstm(lengths=(1, 2)),
     ),
-    "a length of 0": (
+    "a length below 0": (
         ValueError,
-        "lengths[1] must be from 1 to 5",
-        lambda: lstm(lengths=(1, 0, 5, 5)),
+        "lengths[1] must be from 0 to 5",
+        lambda: lstm(lengths=(1, -1, 5, 5)),
     ),
     "lengths of a device for cudnn": (
         ValueError,

@@ -22,7 +22,7 @@ from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
 PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
-PADDED = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, lengths=(2, 5, 1, 3))
+PADDED = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4, lengths=(2, 5, 0, 3))
 IMPLEMENTATIONS = ("scan", "reference")
 
 some_problems = strategies.problems(

@@ -168,7 +168,7 @@ class Memory(Protocol):
     ) -> None:
         """Copy rows of ``width`` bytes in device memory, in the order of ``stream``.
 
-        A pitch is the bytes from a row to the next. On ROCm alone: on CUDA dnnffi has kernels.
+        A pitch is the bytes from the beginning of a row to that of the next.
         """
 
     def device_count(self) -> int:

@@ -17,7 +17,6 @@ from dnnffi.device.interface import Architecture, Graph, Launch, Stream
 from dnnffi.errors import UnsupportedError
 from dnnffi.runtime.cuda.runtime import CudaRuntime, OwnStream
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime
-from dnnffi.runtime.hip import HipRuntime
 from dnnffi.runtime.kernel_cache import Headers
 from dnnffi.runtime.kernels import Kernel, kernel_problem, process_kernels
 
@@ -99,11 +98,8 @@ class DeviceMemory:
         rows: int,
         stream: Stream,
     ) -> None:
-        if self.kind != "rocm":
-            raise UnsupportedError("dnnffi", "", "copies of rows need ROCm; this is CUDA")
-        runtime = cast("HipRuntime", self._runtime)
         ends = target, target_pitch, source, source_pitch
-        runtime.copy_rows(*ends, width, rows, stream.ptr)
+        self._runtime.copy_rows(*ends, width, rows, stream.ptr)
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         return self._cuda.pinned(nbytes)

@@ -81,12 +81,12 @@ class RNNBackend:
         return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan for a problem with a batch."""
+        """A new plan for a problem with a step."""
         return ReferenceRNNPlan(problem, generator)
 
     def prepare(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """Return a new plan; for an empty batch no library is called."""
-        if problem.batch:
+        """Return a new plan; where no row has a step no library is called."""
+        if problem.has_steps:
             return self.plan(problem, device, generator)
         return self._empty_plan(problem, device)
 
@@ -215,7 +215,7 @@ class DeviceRNNBackend(RNNBackend):
             return self.memory.constant(flags.view(np.uint8))
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        if not problem.batch:
+        if not problem.has_steps:
             return super().buffer_plan(problem, device, generator)
         return BufferPlan(self.plan(problem, device, generator))
 

@@ -1,10 +1,12 @@
-"""The plan of a problem with an empty batch: empty results, and zero gradients of weights."""
+"""The plan of a problem without a step: states stay, and gradients of weights are zero.
+
+Its batch is empty, or all its rows have length 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from dnnffi.device.arrays import array_module
 from dnnffi.device.interface import AnyArray, Memory
@@ -16,14 +18,21 @@ from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
 
+class _Owner(NamedTuple):
+    """A ``module``, or memory, that makes the arrays of a call, and the dtype of x."""
+
+    module: Any
+    dtype: Any
+
+
 class EmptyRNNPlan:
-    """Forward and backward of a problem whose batch has no rows. No library is asked.
+    """Forward and backward of a problem without a step. No library is asked.
 
     The library of x makes the arrays; a backend's ``memory`` on ``device``, with gradients of
     weights in its ``layout``.
     """
 
-    title = "an empty batch"
+    title = "a batch without a step"
 
     def __init__(
         self,
@@ -59,9 +68,12 @@ class EmptyRNNPlan:
         resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
-        owner = self._memory or array_module(x), x.dtype
-        kept = *owner, resets is not None and resets.h is not None
-        return *self._empty(owner, self.y_shape), Context(self, 0, kept, Phase.FORWARD)
+        owner = _Owner(self._memory or array_module(x), x.dtype)
+        kept = owner, resets is not None and resets.h is not None
+        with self._on_device():
+            y = owner.module.zeros(self.y_shape, owner.dtype)
+            h_n, c_n = self._copied(owner, h_0, c_0)
+        return y, h_n, c_n, Context(self, 0, kept, Phase.FORWARD)
 
     def backward(
         self,
@@ -82,10 +94,13 @@ class EmptyRNNPlan:
         else:
             saved.take(Phase.FORWARD)
         try:
-            *owner, has_reset_to = saved.owner
-            results = self._empty(owner, self.x_shape)
-            of_resets = self._empty(owner, ())[1:] if has_reset_to else None
-            return *results, self._zeros(*owner) if weights_needed else None, of_resets
+            owner, has_reset_to = saved.owner
+            with self._on_device():
+                dx = owner.module.zeros(self.x_shape, owner.dtype)
+                of_states = self._copied(owner, dh_n, dc_n)
+                of_weights = self._zeros(owner) if weights_needed else None
+                of_resets = self._copied(owner, None, None) if has_reset_to else None
+            return dx, *of_states, of_weights, of_resets
         except BaseException:
             saved.reach(Phase.FORWARD)  # nothing was spent
             raise
@@ -103,26 +118,36 @@ class EmptyRNNPlan:
                 out.flat[...] = 0
         return out
 
-    def _empty(
-        self, owner: Sequence[Any], shape: tuple[int, ...]
-    ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-        """An array of ``shape``, and those of a state."""
-        module, dtype = owner
-        with self._on_device():
-            first, h = module.empty(shape, dtype), module.empty(self.h_shape, dtype)
-            return first, h, module.empty(self.c_shape, dtype) if self.has_cell else None
+    def _copied(
+        self, owner: _Owner, h: AnyArray | None, c: AnyArray | None
+    ) -> tuple[AnyArray, AnyArray | None]:
+        """Copies of a state, or of its gradient: zeros for a part that is None."""
+        return (
+            self._copy(owner, h, self.h_shape),
+            self._copy(owner, c, self.c_shape) if self.has_cell else None,
+        )
 
-    def _zeros(self, module: Any, dtype: Any) -> Any:
+    def _copy(self, owner: _Owner, array: AnyArray | None, shape: tuple[int, ...]) -> AnyArray:
+        copy = owner.module.zeros(shape, owner.dtype)
+        if array is None:
+            return copy
+        if self._memory is None:
+            copy[...] = array
+        elif array.nbytes:
+            stream = self._memory.current_stream()
+            self._memory.copy(copy.data.ptr, array.data.ptr, array.nbytes, stream)
+        return copy
+
+    def _zeros(self, owner: _Owner) -> Any:
         """The gradient of the weights: arrays in PyTorch's order, a backend's in its layout."""
         spec = self.problem.spec
         if self._memory is None:
-            return [module.zeros(one.shape, dtype) for one in spec.parameter_shapes()]
-        with self._on_device():
-            return module.zeros((weight_layout(spec, self._layout).size,), dtype)
+            return [owner.module.zeros(one.shape, owner.dtype) for one in spec.parameter_shapes()]
+        return owner.module.zeros((weight_layout(spec, self._layout).size,), owner.dtype)
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._memory is None else self._memory.use(self._device)
 
     def report(self) -> str:
         """What runs, in plain words."""
-        return f"{self.problem}\nnothing runs: the batch is empty"
+        return f"{self.problem}\nnothing runs: no row has a step"

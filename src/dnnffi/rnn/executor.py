@@ -52,7 +52,7 @@ class RNNExecutor:
     Raises
     ------
     ValueError
-        The batch of the problem is empty: there is nothing to run.
+        No row of the problem has a step: there is nothing to run.
     UnsupportedError
         The library has no such combination.
     CudnnError, MiopenError
@@ -72,8 +72,8 @@ class RNNExecutor:
         if record.load is None or record.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors; use RNNPlan, or the functions")
         check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
-        if not problem.batch:
-            raise ValueError("problem must have at least one row in its batch; got B = 0")
+        if not problem.has_steps:
+            raise ValueError(f"problem must have a row with at least one step; got {problem}")
         library = record.load() if library is None else library
         self.library: Any = library
         self._memory = memory = library.memory

@@ -223,7 +223,7 @@ class RNNContext(Generic[ArrayT]):
         if not retain:
             self._saved = None
         problem: RNNProblem = plan.problem
-        if problem.options.validate and problem.batch:
+        if problem.options.validate and problem.has_steps:
             validate.check_backward(call, problem, dy, dh_n, dc_n, found[:3], found[3])
         return found
 
@@ -431,7 +431,7 @@ def _run_checked(
     native = found.native(weights, spec)
     more = {} if replaced is None else {"resets": replaced}
     *results, saved = plan.forward(x, h_0, c_0, native, **more)
-    if not plan.problem.batch:
+    if not plan.problem.has_steps:
         pass  # nothing to compare, and no plan to know again
     elif checked.validate:
         validate.check_forward(arrays, plan.problem, results)
@@ -702,7 +702,7 @@ def lstm(
     num_layers : L
     bidirectional : whether D is 2
     batch_first : whether x and y are [B, T, ...]
-    lengths : number of steps of each row, from 1 to T, in any order; integers on the host. Beyond
+    lengths : number of steps of each row, from 0 to T, in any order; integers on the host. Beyond
         the length of a row y is zero; h_n and c_n are the states after its last step
     batch_sizes : number of rows at each step of packed sequences, as in PyTorch's
         ``PackedSequence``. It never increases; all are 0 for an empty batch
@@ -741,7 +741,7 @@ def lstm(
     UnsupportedError
         The library does not have it. cuDNN: more than 65,535 steps; a persistent algorithm with
         lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
-        choice of math; before 3.6, with biases, more than 65,535 rows of all steps together.
+        choice of math; before 3.6, with biases, a row of more than 65,535 steps.
     CudnnError, MiopenError
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
@@ -811,7 +811,8 @@ def lstm_forward(
     call = network, lengths, batch_sizes
     y, h_n, c_n, ctx = _run(
         *(x, hx, weights, call, options, _checked(dropout, dropout_state)),
-        resets=resets, reset_to=reset_to,
+        resets=resets,
+        reset_to=reset_to,
     )
     return y, (h_n, c_n), ctx
 
@@ -895,7 +896,8 @@ def gru_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=resets, reset_to=reset_to,
+        resets=resets,
+        reset_to=reset_to,
     )
     return y, h_n, ctx
 
@@ -974,7 +976,8 @@ def rnn_tanh_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=resets, reset_to=reset_to,
+        resets=resets,
+        reset_to=reset_to,
     )
     return y, h_n, ctx
 
@@ -1052,6 +1055,7 @@ def rnn_relu_forward(
     call = network, lengths, batch_sizes
     y, h_n, _, ctx = _run(
         *(x, h_0, weights, call, options, _checked(dropout, dropout_state)),
-        resets=resets, reset_to=reset_to,
+        resets=resets,
+        reset_to=reset_to,
     )
     return y, h_n, ctx

@@ -61,6 +61,8 @@ class KnownNetwork:
         if not is_complete:
             return None
         problem = problem_of(x, lengths, batch_sizes, asked)
+        if not problem.has_steps:
+            return None
         return self.backend.plans.add(key, ExecutorPlan(problem, network, generator))
 
 
@@ -93,11 +95,13 @@ class KnownReference:
     def new_plan(self, x: Any, key: PlanKey) -> Any:
         """Return a plan for new sizes.
 
-        None for an empty batch, and if the random numbers are gone. Raises as `problem_of`.
+        None where no row has a step, and if the random numbers are gone. Raises as `problem_of`.
         """
         shape, lengths, batch_sizes, asked = key
         is_complete, generator = asked.find_generator()
         if not is_complete or 0 in shape:
             return None
         problem = problem_of(x, lengths, batch_sizes, asked)
+        if not problem.has_steps:
+            return None
         return self.backend.plans.add(key, ReferenceRNNPlan(problem, generator))

@@ -122,7 +122,7 @@ class PackedRNN:
         x = self._call.array("x", x, problem.x_shape)
         h_0 = self._call.optional("h_0", h_0, problem.h_shape)
         c_0 = self._call.optional("c_0", c_0, problem.c_shape)
-        if problem.batch:
+        if problem.has_steps:
             y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state)
         else:
             y, h_n, c_n, _ = EmptyRNNPlan(problem).forward(x, h_0, c_0, None)

@@ -34,7 +34,7 @@ class RNNPlan:
     steps : T, the number of time steps
     training : whether `backward_data` and `backward_weights` are to follow a forward pass
     batch_first : x is [B, T, I] instead of [T, B, I]
-    lengths : one host integer a row, from 1 to T, in any order
+    lengths : one host integer a row, from 0 to T, in any order
     dropout : probability with which outputs between layers are dropped in training
     dropout_state : its random numbers; None for those of the device
     backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
@@ -117,7 +117,7 @@ class RNNPlan:
     def _prepare(self, backend: RNNBackend, device: int) -> None:
         """Make everything that depends on the backend and the device."""
         problem, generator = self._problem, None
-        if problem.drops and problem.batch:
+        if problem.drops and problem.has_steps:
             generator = backend.generator(
                 self._dropout_state, device, self._spec, problem.options.algorithm
             )

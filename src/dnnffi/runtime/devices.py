@@ -30,6 +30,18 @@ class DeviceRuntime(Protocol):
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses, of devices or the host."""
 
+    def copy_rows(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        stream: int,
+    ) -> None:
+        """Enqueue a copy of rows of ``width`` bytes; pitches are from row to row."""
+
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Enqueue the writing of zeros."""
 

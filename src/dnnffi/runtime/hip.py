@@ -111,7 +111,7 @@ class HipRuntime:
         rows: int,
         stream: int,
     ) -> None:
-        """Enqueue a copy of rows of ``width`` bytes; a pitch has the bytes from a row to the next.
+        """Enqueue a copy of rows of ``width`` bytes; pitches are from row to row.
 
         Calls ``hipMemcpy2DAsync``.
         """

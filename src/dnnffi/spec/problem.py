@@ -27,9 +27,9 @@ class RNNProblem(NamedTuple):
     """One problem, for which a plan is made. Built by `RNNProblem.dense` or `packed`; hashable.
 
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
-    ([sum(batch_sizes), .]). ``lengths`` has one entry a row, or is None where every row has T
-    steps; packed problems have theirs descending. There are from 1 to 16,777,216 steps, and from 0
-    to as many rows. With ``has_resets`` states are replaced between steps.
+    ([sum(batch_sizes), .]). ``lengths`` has one entry a row, from 0 to T, or is None where every
+    row has T steps; packed problems have theirs descending, from 1. There are from 1 to 16,777,216
+    steps, and from 0 to as many rows. With ``has_resets`` states are replaced between steps.
 
     Examples
     --------
@@ -151,6 +151,11 @@ class RNNProblem(NamedTuple):
     def row_lengths(self) -> tuple[int, ...]:
         """The length of every row, also where all are T."""
         return self.lengths if self.lengths is not None else (self.steps,) * self.batch
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any row has a step: none has in an empty batch, or where all lengths are 0."""
+        return self.batch > 0 and (self.lengths is None or max(self.lengths) > 0)
 
     @property
     def drops(self) -> bool:

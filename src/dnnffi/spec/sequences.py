@@ -48,14 +48,14 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
     return tuple(result)
 
 
-def check_lengths(lengths: object, steps: int, batch: int) -> tuple[int, ...]:
-    """``lengths`` checked: one integer for each of the B rows, each from 1 to T, in any order."""
+def check_lengths(lengths: object, steps: int, batch: int, *, shortest: int = 0) -> tuple[int, ...]:
+    """``lengths`` checked: an integer for each of B rows, from ``shortest`` to T, in any order."""
     checked = as_integers("lengths", lengths)
-    shortest_length(checked, steps, batch)
+    shortest_length(checked, steps, batch, shortest)
     return checked
 
 
-def shortest_length(lengths: tuple[int, ...], steps: int, batch: int) -> int:
+def shortest_length(lengths: tuple[int, ...], steps: int, batch: int, least: int = 0) -> int:
     """Return the length of the shortest row, T of an empty batch. Raises as `check_lengths`."""
     if len(lengths) != batch:
         raise ValueError(
@@ -65,9 +65,11 @@ def shortest_length(lengths: tuple[int, ...], steps: int, batch: int) -> int:
     if not lengths:
         return steps
     shortest = min(lengths)
-    if shortest < 1 or max(lengths) > steps:
-        row = next(row for row, length in enumerate(lengths) if not 1 <= length <= steps)
-        raise ValueError(f"lengths[{row}] must be from 1 to {steps} (T); got {shown(lengths[row])}")
+    if shortest < least or max(lengths) > steps:
+        row = next(row for row, length in enumerate(lengths) if not least <= length <= steps)
+        raise ValueError(
+            f"lengths[{row}] must be from {least} to {steps} (T); got {shown(lengths[row])}"
+        )
     return shortest
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.spec.checks import check_problem
+from dnnffi.spec.checks import check_problem, check_range
 from dnnffi.spec.names import DType, Mode
 from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
@@ -70,9 +70,13 @@ def specs(
     )
 
 
-def lengths(steps: int, batch: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Draw a length for each row, from 1 to ``steps``, in any order; perhaps all are shorter."""
-    return st.lists(st.integers(1, steps), min_size=batch, max_size=batch).map(tuple)
+def lengths(steps: int, batch: int, shortest: int = 1) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draw a length for each row, in any order, from ``shortest`` (0 or 1) to ``steps``.
+
+    Perhaps all are shorter.
+    """
+    check_range("shortest", shortest, 0, 1)
+    return st.lists(st.integers(shortest, steps), min_size=batch, max_size=batch).map(tuple)
 
 
 def batch_sizes(max_steps: int = 6, max_batch: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
@@ -145,6 +149,7 @@ def problems(
     max_steps: int = 6,
     max_batch: int = 5,
     padded: bool | None = None,
+    shortest: int = 1,
     training: bool | None = None,
     dropout: float = 0.0,
     with_options: bool = False,
@@ -157,6 +162,7 @@ def problems(
     layouts : the values to draw from: "sequence_major", "batch_major" and "packed"
     max_steps, max_batch : largest T and B
     padded : whether dense problems have ``lengths``; None draws both
+    shortest : the least length of a row of a dense problem, 0 or 1
     training : whether the problems are for training; None draws both
     dropout : probability of dropout in problems for training
     with_options : whether to draw `options` too, instead of the defaults
@@ -177,7 +183,7 @@ def problems(
         steps=steps,
         batch=batch,
         batch_first=layout == BATCH_MAJOR,
-        lengths=draw(lengths(steps, batch)) if draw(either(padded)) else None,
+        lengths=draw(lengths(steps, batch, shortest)) if draw(either(padded)) else None,
         **common,
     )
 

@@ -44,7 +44,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             ``PackedSequence``
         hx : h_0 [L*D, B, O], for an LSTM (h_0, c_0 [L*D, B, H]), in the order of the rows of
             ``input``, without B where the input has no batch; or None for zeros
-        lengths : number of steps of each row of a padded batch, from 1 to T and in any order.
+        lengths : number of steps of each row of a padded batch, from 0 to T and in any order.
             Beyond the length of a row the output is zero, and h_n, c_n are the states at its last
             step. A tensor is read on the host, so that one on a GPU is waited for
         resets : [T, B] in the layout of ``input``, bool or integers. Where it is not zero at step

@@ -31,19 +31,18 @@ def limit_told(problem, version=(3, 5, 1)):
 @pytest.mark.parametrize(
     ("problem", "refused"),
     [
-        (RNNProblem.dense(SPEC, steps=3, batch=21_845), False),  # 65,535
-        (RNNProblem.dense(SPEC, steps=2, batch=32_768), True),
-        (RNNProblem.dense(SPEC, steps=32_768, batch=2, lengths=(1, 32_768)), True),
-        (RNNProblem.packed(SPEC, [40_000, 25_535]), False),
-        (RNNProblem.packed(SPEC, [40_000, 25_536]), True),
-        (RNNProblem.dense(UNBIASED, steps=2, batch=40_000), False),
+        (RNNProblem.dense(SPEC, steps=65_535, batch=2), False),
+        (RNNProblem.dense(SPEC, steps=65_536, batch=1), True),
+        (RNNProblem.dense(SPEC, steps=65_536, batch=2, lengths=(1, 65_535)), False),
+        (RNNProblem.packed(SPEC, [1] * 65_536), True),
+        (RNNProblem.dense(UNBIASED, steps=65_536, batch=1), False),
     ],
 )
-def test_rows_of_all_steps_that_have_biases(problem, refused):
-    assert ("at most 65,535 rows" in limit_told(problem)) is refused
+def test_steps_of_a_row_that_have_biases(problem, refused):
+    assert ("a row has at most 65,535 steps" in limit_told(problem)) is refused
 
 
 @pytest.mark.parametrize(("version", "refused"), [((3, 5, 9), True), ((3, 6, 0), False)])
 def test_the_limit_ends_with_the_version_that_mended_it(version, refused):
-    problem = RNNProblem.dense(SPEC, steps=2, batch=40_000)
+    problem = RNNProblem.dense(SPEC, steps=65_536, batch=1)
     assert bool(limit_told(problem, version)) is refused

@@ -69,7 +69,7 @@ def test_an_adapter_that_is_not_there(device):
         ({"x": [1.0]}, TypeError, r"^x must be a NumPy"),
         ({"x": np.zeros((0, 3, 5), "f4")}, ValueError, r"at least one time step"),
         ({"lengths": [1, 2]}, ValueError, r"^lengths must have one entry for each of the 3"),
-        ({"lengths": [1, 2, 5]}, ValueError, r"^lengths\[2\] must be from 1 to 4"),
+        ({"lengths": [1, 2, 5]}, ValueError, r"^lengths\[2\] must be from 0 to 4"),
         ({"batch_first": 1}, TypeError, r"^batch_first must be True or False"),
         ({"keep_state": 1}, TypeError, r"^keep_state must be True or False"),
         ({"options": {"algorithm": "own"}}, dnnffi.UnsupportedError, r"one of backend 'cudnn'"),

@@ -206,7 +206,7 @@ def test_a_call_like_the_last_one_is_checked_where_it_differs(gru, x, submission
         gru.run(x[..., :4])
     with pytest.raises(ValueError, match=r"^x must have 3 dimensions"):
         gru.run(x[0])
-    with pytest.raises(ValueError, match=r"^lengths\[0\] must be from 1 to 4"):
+    with pytest.raises(ValueError, match=r"^lengths\[0\] must be from 0 to 4"):
         gru.run(x, lengths=[5, 1, 1])
     with pytest.raises(dnnffi.UnsupportedError, match="one of backend 'cudnn'"):
         gru.run(x, options={"algorithm": "own"})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.calls import Calls, SequenceCalls, StepCalls, aligned
 from dnnffi.backends.miopen.descriptors import RNNDescriptor, RNNInfo, TensorDescriptor
 from dnnffi.backends.miopen.layout import weight_space_size
+from dnnffi.backends.miopen.rnn_limits import BIASED_ROWS_MENDED, MAX_BIASED_ROWS
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,
@@ -16,7 +18,7 @@ from dnnffi.backends.rnn_interface import (
 from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
 from dnnffi.device.interface import Launch
 from dnnffi.spec.checks import ITEM_SIZES
-from dnnffi.spec.problem import PACKED
+from dnnffi.spec.problem import PACKED, RNNProblem
 
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
@@ -37,6 +39,11 @@ class MiopenRNNExecutor(VendorRNNExecutor):
     """
 
     _layout = "miopen"
+
+    @staticmethod
+    def max_positions(problem: RNNProblem, library: Any) -> int | None:
+        is_limited = problem.spec.bias and library.version < BIASED_ROWS_MENDED
+        return MAX_BIASED_ROWS if is_limited else None
 
     def _algorithm(self) -> str:
         algorithm = self.problem.options.algorithm
@@ -69,17 +76,23 @@ class MiopenRNNExecutor(VendorRNNExecutor):
                 library, problem, descriptor, state, self._weight_bytes, handle, self._own
             )
         self._weights, self._state = weights.pointer, state.pointer
-        self._divide_workspace()
-        self.reserve_bytes = self._calls.reserve_bytes
+        self._divide_buffers()
 
-    def _divide_workspace(self) -> None:
-        """MIOpen's own part, then zeros for a missing ``h_0``, then room for a gradient.
+    def _divide_buffers(self) -> None:
+        """Set the sizes of the workspace and the reserve space, and where their parts begin.
 
-        Each makes up for something in the library that a test shows to be there still
-        (``tests/gfx1100/test_executor.py``).
+        The workspace has MIOpen's own, then zeros for a missing ``h_0``, then a gradient to be
+        added. The reserve space has MIOpen's own, then MIOpen's workspace of the backward pass:
+        backward weights reads what backward data left there (3.4.0), but a workspace is anybody's
+        between two calls. Each part makes up for something in the library that a test shows to be
+        there still (``tests/gfx1100/test_executor.py``).
         """
         problem = self.problem
-        self._zeros = aligned(self._calls.workspace_bytes + _UNCOUNTED)
+        workspace_bytes = aligned(self._calls.workspace_bytes + _UNCOUNTED)
+        self._kept, self.reserve_bytes = aligned(self._calls.reserve_bytes), 0
+        if problem.training:
+            self.reserve_bytes = self._kept + workspace_bytes
+        self._zeros = workspace_bytes
         # Without h_0 MIOpen leaves the recurrent bias out of the first step, and out of its
         # gradient (3.4.0).
         item = ITEM_SIZES[problem.spec.dtype]
@@ -110,7 +123,8 @@ class MiopenRNNExecutor(VendorRNNExecutor):
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         if not self._descriptors:
             self._is_closed()
-        self._calls.backward_data(launch.handle, at)
+        kept = at.reserve + self._kept
+        self._calls.backward_data(launch.handle, at._replace(workspace=kept))
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
@@ -119,12 +133,14 @@ class MiopenRNNExecutor(VendorRNNExecutor):
             self._is_closed()
         if self._bias and not at.h_0:
             at = at._replace(h_0=self._zero_state(launch, at.workspace))
+        kept = at.reserve + self._kept
         if not accumulate:
-            self._calls.backward_weights(launch.handle, at)
+            self._calls.backward_weights(launch.handle, at._replace(workspace=kept))
             return
         # The library overwrites.
         target = at.workspace + self._scratch
-        self._calls.backward_weights(launch.handle, at._replace(dweights=target))
+        of_call = at._replace(workspace=kept, dweights=target)
+        self._calls.backward_weights(launch.handle, of_call)
         added = _ONE, self._weights, at.dweights, _ONE, self._weights, target
         written = _ZERO, self._weights, at.dweights
         self.library.call(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from dnnffi.backends.miopen.types import RNN_DATA_TYPES
 from dnnffi.backends.vendor.limits import Limit, Limits
 from dnnffi.spec.problem import RNNProblem
 
 MAX_BIASED_ROWS = 65_535
-"""Rows of all steps that biases are added to. The kernel that adds them has a block in y for each
-row, and no GPU has more of these; the launch fails, and nobody looks at its status
-(ROCm/rocm-libraries#10551, pytorch/pytorch#177834). Mended in 3.6 (rocm-libraries#9049)."""
+"""Rows of all steps that biases are added to in one call. The kernel that adds them has a block in
+y for each row, and no grid has more: the launch fails, and MIOpen does not look at its status
+(ROCm/rocm-libraries#10551, pytorch/pytorch#177834). A problem with more runs in groups of rows."""
+
+BIASED_ROWS_MENDED = 3, 6, 0
+"""The version without this limit (rocm-libraries#9049)."""
+
+
+def _longest(problem: RNNProblem) -> int:
+    return problem.steps if problem.lengths is None else max(problem.lengths)
+
 
 LIMITS: Limits[RNNProblem] = (
     Limit(
@@ -35,11 +41,11 @@ LIMITS: Limits[RNNProblem] = (
         "cudnn has it",
     ),
     Limit(
-        lambda problem: problem.spec.bias and prod(problem.leading_shape) > MAX_BIASED_ROWS,
-        f"with biases there are at most {MAX_BIASED_ROWS:,} rows of all steps (steps x batch), of "
-        "more MIOpen before 3.6 gives wrong results without an error; x is {asked.x_shape}",
-        "divide the batch, or use MIOpen 3.6",
-        mended=(3, 6, 0),
+        lambda problem: problem.spec.bias and _longest(problem) > MAX_BIASED_ROWS,
+        f"with biases a row has at most {MAX_BIASED_ROWS:,} steps, of more MIOpen before 3.6 gives "
+        "wrong results without an error; x is {asked.x_shape}",
+        "divide the sequence, or use MIOpen 3.6",
+        mended=BIASED_ROWS_MENDED,
     ),
 )
 """Checked before the library is asked."""

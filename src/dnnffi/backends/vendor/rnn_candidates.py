@@ -8,6 +8,8 @@ from typing import Any
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
+from dnnffi.backends.vendor.row_groups import GroupedRNNExecutor, row_groups
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
@@ -23,7 +25,7 @@ class VendorCandidates:
     def __init__(
         self,
         name: str,
-        executor: type[Any],
+        executor: type[VendorRNNExecutor],
         generator: Callable[[VendorLibrary, int, int], Generator],
         library: VendorLibrary,
     ) -> None:
@@ -53,7 +55,15 @@ class VendorCandidates:
     ) -> AddressExecutor:
         if algorithm is not None:
             problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
-        return self._executor(problem, launch, self._library, generator)
+        groups = row_groups(problem, self._executor.max_positions(problem, self._library))
+
+        def executor(problem: RNNProblem) -> AddressExecutor:
+            made: AddressExecutor = self._executor(problem, launch, self._library, generator)
+            return made
+
+        if groups is None:
+            return executor(problem)
+        return GroupedRNNExecutor(problem, groups, executor, self._library.memory)
 
     def clear(self) -> None:
         """Nothing is kept."""

@@ -43,6 +43,11 @@ class VendorRNNExecutor(AddressExecutor, ABC):
         self._describe(launch)
         self._bind()
 
+    @staticmethod
+    def max_positions(problem: RNNProblem, library: Any) -> int | None:
+        """Return how many rows of all steps one executor may have; None if there is no limit."""
+        return None
+
     @abstractmethod
     def _algorithm(self) -> str:
         """The algorithm for the problem; `UnsupportedError` for what the vendor does not have."""

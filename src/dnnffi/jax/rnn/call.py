@@ -107,8 +107,8 @@ class Call(NamedTuple):
     def buffers(self, kind: str) -> Buffers:
         """The operands and results of a handler of ``kind``; ``ValueError`` if it has others."""
         problem = self.problem
-        if not problem.batch:
-            raise ValueError("batch must be 1 or more: no handler is called for an empty batch")
+        if not problem.has_steps:
+            raise ValueError("no row has a step: no handler is called for such a batch")
         if problem.training != (kind != INFER):
             raise ValueError(f"training must be {kind != INFER} in {kind}; got {problem.training}")
         calls.check_arrays(kind, self.operands, self.results, self._arrays(kind))

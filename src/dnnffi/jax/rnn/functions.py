@@ -84,7 +84,7 @@ def lstm(
     layout : the layout of a flat array: "cudnn", "torch" or "miopen". It may be left out only if
         cuDNN's layout and PyTorch's order are the same for the spec, as they are for one layer in
         one direction without a projection
-    lengths : the number of steps of each row, from 1 to T, in any order: beyond it y is zero, and
+    lengths : the number of steps of each row, from 0 to T, in any order: beyond it y is zero, and
         h_n, c_n are the states at the last step of the row. Integers on the host, or an array [B]
         on the device, which only the scan takes, and which is not checked
     resets : [T, B], or [B, T] with ``batch_first``, bool or integers, or None. Where it is not
@@ -282,7 +282,9 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
             f"lengths: implementation {keywords.implementation!r} takes integers of the host; an "
             f"array on the device is for {SCAN!r}"
         )
-    able = problem if on_device is None and resets is None else None
+    able = None
+    if problem is not None and problem.has_steps and on_device is None and resets is None:
+        able = problem
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
     way = implementation_of(keywords.implementation, able, arrays)
     if resets is not None and keywords.implementation not in (None, SCAN):

@@ -20,6 +20,7 @@ from dnnffi.runtime.cuda.driver import RELAXED, DeviceAttributes, Driver
 
 _OUT_OF_MEMORY = ffi.integer_const("CUDA_ERROR_OUT_OF_MEMORY")
 _NOT_READY = ffi.integer_const("CUDA_ERROR_NOT_READY")
+_UNIFIED = ffi.integer_const("CU_MEMORYTYPE_UNIFIED")
 _NON_BLOCKING = ffi.integer_const("CU_STREAM_NON_BLOCKING")
 _TIMED = ffi.integer_const("CU_EVENT_DEFAULT")
 _NOT_TIMED = ffi.integer_const("CU_EVENT_DISABLE_TIMING")
@@ -175,6 +176,29 @@ class CudaRuntime:
         """Enqueue a copy between any two addresses, of devices or the host."""
         if nbytes:
             self._call("cuMemcpyAsync", target, source, nbytes, stream)
+
+    def copy_rows(
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        rows: int,
+        stream: int,
+    ) -> None:
+        """Enqueue a copy of rows of ``width`` bytes; pitches are from row to row.
+
+        Calls ``cuMemcpy2DAsync``.
+        """
+        if not width or not rows:
+            return
+        copy = ffi.new("CUDA_MEMCPY2D *")
+        copy.srcMemoryType = copy.dstMemoryType = _UNIFIED
+        copy.srcDevice, copy.srcPitch = source, source_pitch
+        copy.dstDevice, copy.dstPitch = target, target_pitch
+        copy.WidthInBytes, copy.Height = width, rows
+        self._call("cuMemcpy2DAsync_v2", copy, stream)
 
     def clear(self, address: int, nbytes: int, stream: int) -> None:
         """Enqueue the writing of zeros."""

@@ -131,6 +131,28 @@ def test_an_inference_writes_the_callers_padded_arrays(cublas, name, mode):
         check(cublas, name, problem)
 
 
+EMPTY = (0, 5, 0, 0, 2, 6, 1) + 20 * (0,)
+"""Lengths of rows without a step, more of them than any group has rows."""
+
+
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize("name", WAYS)
+def test_rows_without_a_step_keep_their_states(cublas, name, mode):
+    for layers, is_bidirectional in shapes_of(name):
+        spec = RNNSpec(
+            mode=mode,
+            input_size=5,
+            hidden_size=24,
+            num_layers=layers,
+            bidirectional=is_bidirectional,
+            dtype="float32",
+        )
+        problem = RNNProblem.dense(
+            spec, steps=STEPS, batch=len(EMPTY), lengths=EMPTY, training=True
+        )
+        check(cublas, name, problem)
+
+
 SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=37, dtype="float16")
 
 

@@ -112,7 +112,7 @@ class SequenceDescriptor(Descriptor):
             steps,
             batch,
             check_range("vector_size", given.vector_size, 1),
-            check_lengths(given.lengths, steps, batch),
+            check_lengths(given.lengths, steps, batch, shortest=1),
         )
         if info.layout == "packed":
             if any(after > before for before, after in pairwise(info.lengths)):

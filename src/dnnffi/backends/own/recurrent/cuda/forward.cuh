@@ -140,7 +140,8 @@ struct ForwardCells
                         reset_if(has_border && resets.flag_after(layout, -1, row, length[sub][i][e]), sub, i,
                                  e);
                     }
-                    if (TRAINING && there && task.owns()) {
+                    const bool has_step = !PACKED || length[sub][i][e] > 0;
+                    if (TRAINING && there && has_step && task.owns()) {
                         const long long first = layout.of(0, row) * PADDED + unit;
                         arrays.h_before[first] = rounded(h[sub][i][e]);
                         if (CELL == LSTM) arrays.c_before[first] = rounded(c[sub][i][e]);

@@ -29,7 +29,8 @@ struct ResetLayout
     DEVICE u32 flag_after(const RowLayout &layout, int step, int row, int length) const
     {
         const int wanted = layout.reverse ? length - 1 - step : step + 1;
-        const int number = wanted < 0 ? 0 : wanted < length ? wanted : length - 1;
+        const int last = PACKED && length == 0 ? 0 : length - 1;
+        const int number = wanted < 0 ? 0 : wanted < last ? wanted : last;
         const int clamped = row < layout.batch ? row : layout.batch - 1;
         if (PACKED && step_stride == 0) return flags[layout.offsets[number] + clamped];
         return flags[number * step_stride + layout.caller_row(clamped) * row_stride];

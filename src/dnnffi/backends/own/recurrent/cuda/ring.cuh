@@ -59,7 +59,11 @@ template <class Params>
 DEVICE Extent extent_of(const Params &params, const Block &block, const RowLayout &layout)
 {
     const int left = (int)params.batch - block.first_row;
-    return {left < ROWS ? left : ROWS, layout.length(block.first_row), (int)params.steps};
+    const int longest = layout.length(block.first_row);
+    /* A group whose rows are all of length 0 runs a step, in which no row is live: its blocks exchange words of
+       that step as others do. */
+    const int num_steps = PACKED && longest == 0 ? 1 : longest;
+    return {left < ROWS ? left : ROWS, num_steps, (int)params.steps};
 }
 
 /* An array as the ring sees it: elements of a position, and whether words of it can be moved as
