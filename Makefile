@@ -67,7 +67,8 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 .test-jax: $(dev)
 	@$(if $(strip $(VENV)),$(pip) install '$(JAX)' flatbuffers equinox flax keras optax)
 	$(run) -m pytest -n 2 tests/xla tests/docs/test_examples.py \
-		tests/examples/test_jax_data_parallel.py tests/bench/test_jax_models.py \
+		tests/examples/test_jax_data_parallel.py tests/examples/test_recurrent_ppo.py \
+		tests/bench/test_jax_models.py \
 		tests/bench/test_stream_jax_models.py tests/bench/test_caller_jax_models.py $(PYTEST_ARGS)
 
 # Without a libcudnn of ours: PyTorch brings its own.

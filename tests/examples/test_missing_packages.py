@@ -25,6 +25,7 @@ ALONE = {
     "char_graph.py": ("--steps 1", "Try --eager."),
     "jax_data_parallel.py": ("", "pip install '.[jax]'"),
     "nccl_data_parallel.py": ("--steps 1 --hidden 4 --batch 2", "sequences/s"),
+    "recurrent_ppo.py": ("", "pip install '.[jax]'"),
     "resnet_block.py": ("--steps 1", "step    1"),
     "sigpy_conv.py": ("", "pip install scipy"),
     "thinc_lstm.py": ("--rows 2 --steps 2 --hidden 2", "a step along them"),
@@ -32,10 +33,11 @@ ALONE = {
 }
 
 
-def test_the_example_in_jax_names_the_extra(monkeypatch):
+@pytest.mark.parametrize("name", ["jax_data_parallel.py", "recurrent_ppo.py"])
+def test_an_example_in_jax_names_the_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(SystemExit, match=r"needs JAX .*pip install '\.\[jax\]'"):
-        runpy.run_path(str(EXAMPLES / "jax_data_parallel.py"))
+        runpy.run_path(str(EXAMPLES / name))
 
 
 @pytest.mark.parametrize("name", ALONE)
