@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.bench.streams.model import FUNCTIONS, TUNED_PLAN
+from dnnffi.bench.streams.model import FUNCTIONS, TUNED_PLAN, with_resets
 from dnnffi.bench.streams.report import (
     BEST_TORCH,
     conditions,
@@ -16,6 +16,7 @@ from dnnffi.bench.streams.report import (
     streams_of,
     targets,
 )
+from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.bench.summary import NOT_MEASURED
 
 AIM_HEAD = ("What", "Against", "Aim", "dnnffi's functions", "Reached")
@@ -51,6 +52,10 @@ def _pairs(record: dict[str, Any]) -> dict[str, tuple[str, str]]:
     pairs = {
         "dnnffi / tuned plan": (FUNCTIONS, TUNED_PLAN),
         "better of PyTorch / dnnffi": (BEST_TORCH, FUNCTIONS),
+        **{
+            f"{model} / dnnffi": (model, FUNCTIONS)
+            for model in (with_resets(FUNCTIONS, rate) for rate in RESET_RATES)
+        },
     }
     return {words: pair for words, pair in pairs.items() if ratios(record, *pair)}
 

@@ -8,6 +8,7 @@ from bench_models import host
 import dnnffi
 from dnnffi.bench.creator import Limits
 from dnnffi.bench.streams.problems import Stream
+from dnnffi.bench.streams.resets import ResetStream
 
 RATE = 0.05
 """A learning rate at which a step that is left out is seen in the results."""
@@ -21,6 +22,14 @@ STREAMS = {
     ),
 }
 DROPOUT = Stream("lstm", "float64", 3, 9, 40, 3, 20, layers=2, dropout=0.4, num_batches=3)
+RESET_STREAMS = {
+    f"{mode} {'training' if training else 'inference'}": ResetStream(
+        *(mode, "float64", 20, 20, 6, 3, 5), training=training, num_batches=4
+    )
+    for mode in ("lstm", "gru")
+    for training in (True, False)
+}
+"""Streams in which each epoch has resets at 1 % of the steps, too."""
 
 
 def fitting(creator):
@@ -34,7 +43,7 @@ def inside(batch):
     return (np.arange(batch.steps)[:, None] < np.array(batch.lengths)).astype(float)[..., None]
 
 
-def expected(stream, data, rate):
+def expected(stream, data, rate, reset_rate=0.0):
     """y, dx and the gradients of the weights of each batch, by the reference, one row at a time."""
     weights = [array.copy() for array in data.weights]
     gradients = [np.zeros_like(array) for array in weights]
@@ -45,9 +54,12 @@ def expected(stream, data, rate):
         gradients = [np.zeros_like(array) for array in weights]
         y = np.zeros((batch.steps, batch.rows, stream.hidden_size))
         dx = np.zeros((batch.steps, batch.rows, stream.input_size))
+        resets = batch.resets(reset_rate) if reset_rate else None
         for row, steps in enumerate(batch.lengths):
             only = (slice(steps), slice(row, row + 1))
             keywords = {"num_layers": stream.layers, "backend": "reference"}
+            if resets is not None:
+                keywords["resets"] = resets[only]
             y[only], _, context = forward(data.x[only], None, weights, **keywords)
             found = context.backward(data.dy[only])
             dx[only] = found.x
@@ -60,7 +72,7 @@ def check_against_the_reference(create, stream, padding=True, place="cpu"):
     """Each batch of an epoch; ``padding`` says whether y and dx are zeros beyond a row's end."""
     data = stream.draw(seed=1)
     model = create(stream, data, place, stream.training)
-    for batch, y, dx, dweights in expected(stream, data, RATE):
+    for batch, y, dx, dweights in expected(stream, data, RATE, model.reset_rate):
         results = model.step(model.load(batch))
         mask = 1.0 if padding else inside(batch)
         close(cut(results.y, batch) * mask, y)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 import stream_models
-from stream_models import DROPOUT, STREAMS, check_against_the_reference
+from stream_models import (
+    DROPOUT,
+    RESET_STREAMS,
+    STREAMS,
+    check_against_the_reference,
+)
 
 jax = pytest.importorskip("jax")
 
@@ -22,6 +27,12 @@ def float64(monkeypatch):
 @pytest.mark.parametrize("name", STREAMS)
 def test_each_batch_gives_what_the_reference_gives(name):
     check_against_the_reference(jax_models.scan, STREAMS[name], padding=False)
+
+
+@pytest.mark.parametrize("name", RESET_STREAMS)
+def test_each_batch_with_resets_gives_what_the_reference_gives(name):
+    (creator,) = jax_models.RESET_CREATORS
+    check_against_the_reference(creator.create, RESET_STREAMS[name], padding=False)
 
 
 def test_steps_and_rows_are_padded_to_a_bucket():

@@ -138,3 +138,52 @@ def test_the_table_has_each_stream_and_the_means_of_each_set(capsys):
 def test_one_turn_has_no_spread():
     head, rows = report.table(record(turns_ms=[1.0]))
     assert {row[head.index("spread")] for row in rows} == {""}
+
+
+RESETS = {
+    "dnnffi": (1.0, 2.0),
+    "dnnffi resets 1%": (1.01, 2.04),
+    "dnnffi resets 10%": (1.02, 2.08),
+    "torch eager": (0.5, 4.0),
+    "jax scan resets 10%": (4.0, 8.0),
+    "torchrl pad resets 1%": (8.0, 16.0),
+}
+
+
+def reset_record(models=RESETS):
+    found = record(models)
+    for shape in found["shapes"]:
+        shape.update(sets=["episodes"], reset_rates=[0.01, 0.1])
+    return found
+
+
+def test_times_with_resets_are_compared_with_those_without():
+    low, high = report.reset_targets(reset_record())
+    assert (low.measured, low.reached) == ("at most 1.020x (b)", True)
+    assert (high.measured, high.reached) == ("at most 1.040x (b)", False)
+    assert low.what == "a batch of dnnffi resets 1%, each stream of episodes"
+    assert (low.against, low.aim) == ("dnnffi", "<= 1.03x")
+
+
+def test_without_a_time_with_resets_their_aim_is_not_measured():
+    found = report.reset_targets(reset_record({"dnnffi": (1.0, 1.0)}))
+    assert [one.reached for one in found] == [None, None]
+
+
+def test_each_peer_of_resets_has_a_column_of_ratios():
+    head, rows = report.table(reset_record())
+    assert [name for name in head if name.startswith("x ")] == [
+        "x dnnffi",
+        "x torch eager",
+        "x jax scan resets 10%",
+        "x torchrl pad resets 1%",
+    ]
+    second = dict(zip(head, rows[1], strict=True))
+    assert second["model"] == "dnnffi resets 1%"
+    assert (second["x dnnffi"], second["x jax scan resets 10%"]) == ("1.01", "0.25")
+
+
+def test_the_aims_of_resets_are_printed_and_no_others(capsys):
+    report.print_record(reset_record(), "a name")
+    aims = [line for line in capsys.readouterr().out.splitlines() if ", aim " in line]
+    assert [line.rpartition(", ")[2] for line in aims] == ["reached", "missed"]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 import stream_models
-from stream_models import STREAMS, check_against_the_reference, check_dropout, fitting
+from stream_models import (
+    RESET_STREAMS,
+    STREAMS,
+    check_against_the_reference,
+    check_dropout,
+    fitting,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -25,6 +31,12 @@ def learning_rate(monkeypatch):
 def test_each_batch_gives_what_the_reference_gives(creator, name):
     padding = creator.name not in LEAVES_PADDING
     check_against_the_reference(creator.create, STREAMS[name], padding)
+
+
+@pytest.mark.parametrize("name", RESET_STREAMS)
+@pytest.mark.parametrize("creator", torch_models.RESET_CREATORS, ids=lambda creator: creator.name)
+def test_each_batch_with_resets_gives_what_the_reference_gives(creator, name):
+    check_against_the_reference(creator.create, RESET_STREAMS[name])
 
 
 @pytest.mark.parametrize("creator", torch_models.CREATORS, ids=lambda creator: creator.name)

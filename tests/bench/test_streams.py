@@ -7,7 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import stream_models
-from stream_models import STREAMS, check_against_the_reference, check_dropout
+from stream_models import (
+    RESET_STREAMS,
+    STREAMS,
+    check_against_the_reference,
+    check_dropout,
+)
 
 from dnnffi.bench.streams import array_models, model, problems
 from dnnffi.bench.streams.problems import SETS, Stream, draw_streams
@@ -118,6 +123,12 @@ def test_drawn_streams_have_the_ranges_that_are_written_down():
 @pytest.mark.parametrize("name", STREAMS)
 def test_functions_give_what_the_reference_gives_after_each_descent(name):
     check_against_the_reference(array_models.functions, STREAMS[name])
+
+
+@pytest.mark.parametrize("name", RESET_STREAMS)
+@pytest.mark.parametrize("creator", array_models.RESET_CREATORS, ids=lambda creator: creator.name)
+def test_functions_with_resets_give_what_the_reference_gives(creator, name):
+    check_against_the_reference(creator.create, RESET_STREAMS[name])
 
 
 def test_functions_drop_outputs_between_layers():

@@ -21,8 +21,9 @@ from dnnffi.bench.creator import Creator
 from dnnffi.bench.shapes import draw_shapes
 from dnnffi.bench.streams import images as image_streams
 from dnnffi.bench.streams import problems as streams
+from dnnffi.bench.streams import resets as reset_streams
 from dnnffi.bench.streams import runner as stream_runner
-from dnnffi.bench.suites import IMAGE_STREAMS, SUITES
+from dnnffi.bench.suites import IMAGE_STREAMS, RESET_STREAMS, SUITES
 from dnnffi.cli import bench, main, probe
 
 RNN = SUITES["rnn"]
@@ -153,6 +154,36 @@ def test_streams_of_images_are_measured_instead(tmp_path, capsys):
     assert "Streams: dtype, smallest-largest height and width" in capsys.readouterr().out
 
 
+def test_streams_with_resets_are_measured_instead(tmp_path, capsys):
+    record = tmp_path / "stream.json"
+    assert main([*STREAM, "--resets", "--json", str(record)]) == 0
+    found = json.loads(record.read_text(encoding="utf-8"))
+    assert [shape["name"] for shape in found["shapes"]] == [one.name for one in reset_streams.TINY]
+    assert {tuple(shape["reset_rates"]) for shape in found["shapes"]} == {(0.01, 0.1)}
+    models = {"dnnffi", "dnnffi resets 1%", "dnnffi resets 10%"}
+    assert {row["model"] for row in found["rows"]} == models
+    assert all(row["ms"] > 0 for row in found["rows"])
+    out = capsys.readouterr().out
+    assert "Streams: mode, dtype, steps, rows" in out
+    assert "x dnnffi" in out
+
+
+def test_streams_with_resets_beside_torch(capsys):
+    pytest.importorskip("torch")
+    arguments = ["--resets", "--peers", "torch", "--only", "tiny gru*training"]
+    assert main([*STREAM, *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "x torch eager" in out
+    assert "dnnffi torch resets 10%" in out
+
+
+def test_images_and_resets_exclude_each_other(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*STREAM, "--conv", "--resets"])
+    assert stop.value.code == 2
+    assert "--resets: not allowed with argument --conv" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -165,6 +196,8 @@ def test_streams_of_images_are_measured_instead(tmp_path, capsys):
             "for streams of batches, each with rows of other lengths, choose from everyday",
         ),
         (["--conv", "--peers", "jax"], "--peers jax: for streams of image batches, each with"),
+        (["--shapes", "everyday", "--resets"], "states are reset between steps, choose from epis"),
+        (["--peers", "torchrl"], "--peers torchrl: for streams of batches, each with"),
     ],
 )
 def test_sets_and_peers_of_the_other_kind_of_stream_are_refused(arguments, words, capsys):
@@ -182,7 +215,9 @@ def test_what_streams_do_not_have_is_refused(option, capsys):
     assert "bench stream [-h]" in written  # the usage of this command
 
 
-@pytest.mark.parametrize("suite", [*SUITES.values(), IMAGE_STREAMS], ids=[*SUITES, "images"])
+@pytest.mark.parametrize(
+    "suite", [*SUITES.values(), IMAGE_STREAMS, RESET_STREAMS], ids=[*SUITES, "images", "resets"]
+)
 def test_each_part_of_a_name_is_explained(suite):
     for shape in chain(*suite.sets.values()):
         assert len(shape.name.split()) == len(suite.naming.split(", "))
@@ -436,6 +471,25 @@ def test_a_peer_that_is_not_installed_is_refused(monkeypatch, capsys):
     message = failure(capsys)
     assert "--peers: jax not installed. Install: pip install " in message
     assert "[jax]" in message
+
+
+def test_a_peer_that_is_no_extra_is_installed_by_its_name(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "absent", lambda *names: list(names))
+    assert main([*STREAM, "--resets", "--peers", "torchrl"]) == 1
+    message = failure(capsys)
+    assert message.endswith("--peers: torchrl not installed. Install: pip install torchrl\n")
+    assert main([*STREAM, "--resets", "--peers", "torch,torchrl"]) == 1
+    message = failure(capsys)
+    assert "torch and torchrl not installed. Install: pip install " in message
+    assert re.search(r"\[torch\]\S* && pip install torchrl$", message)
+
+
+def test_a_default_peer_that_is_not_installed_is_left_out_with_a_line(monkeypatch, capsys):
+    monkeypatch.setattr(probe, "absent", lambda *names: ["jax", "torchrl"])
+    assert bench._peers(RESET_STREAMS, None, "gpu") == ("torch",)
+    assert capsys.readouterr().out == (
+        "jax is skipped: not installed\ntorchrl is skipped: not installed\n"
+    )
 
 
 def test_a_peer_that_is_broken_is_refused_if_asked_for_and_else_left_out(monkeypatch, capsys):

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import dnnffi
+from dnnffi.cli import probe
 from dnnffi.cli.machine import driver_version, machine
 from dnnffi.cli.sources import part_hashes, source_hash
 
@@ -23,6 +24,13 @@ def test_the_machine_without_a_gpu():
 def test_a_peer_is_named_with_its_version():
     torch = pytest.importorskip("torch")
     assert machine("cpu", ("torch",))["torch"] == torch.__version__
+
+
+def test_torchrl_is_named_with_the_packages_that_it_computes_with(monkeypatch):
+    monkeypatch.setattr(probe, "package", lambda name: probe.Package(name, version=f"1 {name}"))
+    found = machine("cpu", ("torchrl",))
+    peers = ["torch", "torchrl", "triton"]
+    assert [found[name] for name in peers] == [f"1 {name}" for name in peers]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,13 @@ def test_each_stream_has_its_times_and_ratios():
     assert rows[-1]["better of PyTorch / dnnffi"] == "8.00"
 
 
+def test_resets_have_their_ratio_to_a_batch_without_them():
+    found = record({"dnnffi": 1.0, "dnnffi resets 1%": 1.5, "dnnffi resets 10%": 2.0})
+    first = dict(zip(tables["head"](found), tables["rows"](found)[0], strict=True))
+    assert first["dnnffi resets 1% / dnnffi"] == "1.50"
+    assert first["dnnffi resets 10% / dnnffi"] == "2.00"
+
+
 def test_aims_are_shown_with_and_without_a_record():
     found, without = tables["aim_rows"](record()), tables["aim_rows"](None)
     assert len(found) == len(without) == 9

@@ -13,6 +13,9 @@ from comparison import assert_near
 from dnnffi.bench import array_models, clocks, image_models, raw_models, relu
 from dnnffi.bench.images import ImageShape
 from dnnffi.bench.shapes import Shape
+from dnnffi.bench.streams import array_models as stream_models
+from dnnffi.bench.streams.comparison import Comparison
+from dnnffi.bench.streams.resets import ResetStream
 from dnnffi.cli import main
 from dnnffi.device.arrays import in_layout
 
@@ -53,6 +56,17 @@ def test_cupy_gives_what_numpy_gives(creator, name, dtype):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert_near(one, other, limit)
+
+
+@pytest.mark.parametrize("mode", ["gru", "lstm"])
+@pytest.mark.parametrize("creator", stream_models.RESET_CREATORS, ids=lambda creator: creator.name)
+def test_a_batch_with_resets_on_cupy_gives_what_numpy_gives(creator, mode):
+    stream = ResetStream(mode, "float32", 30, 30, 8, 16, 32)
+    data = stream.draw(seed=1)
+    compared = Comparison()
+    for place in ("cpu", "gpu"):
+        model = creator.create(stream, data, place, True)
+        compared.check(place, model, data.epochs.later[0])
 
 
 def test_peak_memory_of_cupy_is_that_of_the_call(cupy):

@@ -54,9 +54,15 @@ def network(
     hx: State,
     weights: Sequence[Any],
     *,
+    resets: Any = None,
     unroll: int = _UNROLLED,
 ) -> Any:
-    """Return y, and h_n or (h_n, c_n); ``unroll`` is the number of steps in the loop's body."""
+    """Return y, and h_n or (h_n, c_n).
+
+    resets : [T, B], or None. Where it is true, the state before a step is replaced by zeros. It is
+        for networks with one direction.
+    unroll : number of steps in the loop's body
+    """
     ended: list[State] = []
     for first in range(0, len(weights), 4 * directions):
         outputs = []
@@ -67,6 +73,8 @@ def network(
             if mode != "gru":
                 inputs += b_hh
             step = partial(_STEPS[mode], w_hh.T, b_hh)
+            if resets is not None:
+                step, inputs = partial(_reset, step), (inputs, resets)
             state = tuple(array[number] for array in hx)
             reverse = direction == 1
             state, y = lax.scan(step, state, inputs, reverse=reverse, unroll=unroll)
@@ -75,6 +83,11 @@ def network(
         x = jnp.concatenate(outputs, -1)
     states = tuple(jnp.stack(arrays) for arrays in zip(*ended, strict=True))
     return x, states if len(states) > 1 else states[0]
+
+
+def _reset(step: Callable[..., Any], state: State, inputs: Any) -> tuple[State, Any]:
+    inputs, reset = inputs
+    return step(tuple(jnp.where(reset[:, None], 0, array) for array in state), inputs)
 
 
 def _lstm(w: Any, b: Any, state: State, inputs: Any) -> tuple[State, Any]:

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple, Self
 class Problem(ABC):
     """A network and the size of its input: the base of hashable dataclasses.
 
-    ``training`` says whether training is measured besides inference.
+    ``training`` says whether training is measured besides inference. ``is_compared`` says whether
+    the results of the models are compared with each other before they are timed.
     """
 
     training: bool
+    is_compared = False
 
     @property
     @abstractmethod

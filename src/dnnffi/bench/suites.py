@@ -11,6 +11,7 @@ from dnnffi.bench.callers import problems as callers
 from dnnffi.bench.model import Problem
 from dnnffi.bench.streams import images as image_streams
 from dnnffi.bench.streams import problems as streams
+from dnnffi.bench.streams import resets
 from dnnffi.bench.summary import CAPTURED, FUNCTIONS, GRAPH, RAW
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Suite:
     plots : whether `dnnffi.bench.plot` can draw a record
     figures : description of the figures of a record
     instead : suites that replace this one, by the name of an option
+    creators : name of the tuple of creators in ``models`` and ``peers``
     """
 
     networks: str
@@ -61,6 +63,7 @@ class Suite:
         "returns, and the peak memory"
     )
     instead: Mapping[str, Suite] = field(default_factory=dict)
+    creators: str = "CREATORS"
 
     def measures(self, creator: Creator, sets: Iterable[str]) -> bool:
         """Return whether a creator is measured on a shape of ``sets`` if no models are named."""
@@ -94,6 +97,26 @@ IMAGE_STREAMS = Suite(
     report="streams.report",
     plots=False,
     figures=_STREAM_FIGURES,
+)
+
+RESET_STREAMS = Suite(
+    "streams of sequences whose states are reset between steps",
+    resets.NAMING,
+    resets.SETS,
+    "episodes",
+    "tiny",
+    ("streams.array_models",),
+    {
+        "torch": "streams.torch_models",
+        "jax": "streams.jax_models",
+        "torchrl": "streams.torchrl_models",
+    },
+    frozenset(resets.SETS),
+    runner="streams.runner",
+    report="streams.report",
+    plots=False,
+    figures=_STREAM_FIGURES,
+    creators="RESET_CREATORS",
 )
 
 SUITES = {
@@ -134,7 +157,7 @@ SUITES = {
         report="streams.report",
         plots=False,
         figures=_STREAM_FIGURES,
-        instead={"conv": IMAGE_STREAMS},
+        instead={"conv": IMAGE_STREAMS, "resets": RESET_STREAMS},
     ),
     "callers": Suite(
         "the same networks through each way to call dnnffi",

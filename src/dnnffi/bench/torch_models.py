@@ -75,6 +75,7 @@ def module_of(
     *,
     package: Any = torch.nn,
     dropout: float = 0.0,
+    batch_first: bool = False,
 ) -> Any:
     """Return the module of ``package``, ``torch.nn`` or `dnnffi.torch`, with these weights."""
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(shape.mode, "RNN")
@@ -83,6 +84,7 @@ def module_of(
         shape.input_size,
         shape.hidden_size,
         shape.layers,
+        batch_first=batch_first,
         bidirectional=shape.directions == 2,
         dropout=dropout,
         device=device(place),

@@ -33,6 +33,8 @@ DESCRIPTION = (
     f"Measure dnnffi on the GPU, and compare it with PyTorch and JAX if installed. {_WITHOUT_GPU}"
 )
 _PEER_NAMES = {"torch": "PyTorch", "jax": "JAX"}
+_WITHOUT_EXTRA = ("torchrl",)
+"""Peers that are no extra of dnnffi."""
 
 
 def _names(known: Sequence[str], what: str) -> Any:
@@ -71,12 +73,18 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
     known = dict.fromkeys(
         chain(suite.sets, *(one.sets for one in suite.instead.values()), ("all",))
     )
+    peers = dict.fromkeys(
+        chain(suite.peers, *(one.peers for one in suite.instead.values()), ("none",))
+    )
+    # argparse cannot print the usage of an empty group.
+    kinds = parser.add_mutually_exclusive_group() if suite.instead else parser
     for option, other in suite.instead.items():
-        parser.add_argument(
+        kinds.add_argument(
             f"--{option}",
             action="store_true",
             help=f"measure {other.networks}, with the sets {', '.join(other.sets)} (default set: "
-            f"{other.on_gpu} on a GPU, {other.on_cpu} on a CPU)",
+            f"{other.on_gpu} on a GPU, {other.on_cpu} on a CPU) and the peers "
+            f"{', '.join(other.peers)}",
         )
     parser.add_argument(
         "--shapes",
@@ -94,7 +102,7 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         )
     parser.add_argument(
         "--peers",
-        type=_names((*suite.peers, "none"), "peer"),
+        type=_names(tuple(peers), "peer"),
         metavar="PEERS",
         help=f"libraries to compare with, separated by commas: {', '.join(suite.peers)}, or none "
         "(default: the installed ones on a GPU, none on a CPU)",
@@ -228,8 +236,12 @@ def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str
     from dnnffi.cli import probe
 
     if asked is None:
+        if place == "cpu":
+            return ()
         absent = probe.absent(*suite.peers)
-        return () if place == "cpu" else tuple(peer for peer in suite.peers if peer not in absent)
+        for peer in absent:
+            print(f"{peer} is skipped: not installed")
+        return tuple(peer for peer in suite.peers if peer not in absent)
     if unknown := set(asked) - {*suite.peers, "none"}:
         raise CommandError(
             f"--peers {','.join(sorted(unknown))}: for {suite.networks}, choose from "
@@ -243,10 +255,17 @@ def _peers(suite: Suite, asked: tuple[str, ...] | None, place: str) -> tuple[str
         return ()
     if absent := probe.absent(*asked):
         raise CommandError(
-            f"--peers: {' and '.join(absent)} not installed. Install: {install_extra(*absent)}",
-            code=1,
+            f"--peers: {' and '.join(absent)} not installed. Install: {_install(absent)}", code=1
         )
     return asked
+
+
+def _install(peers: Sequence[str]) -> str:
+    """Return the commands that install peers."""
+    extras = [peer for peer in peers if peer not in _WITHOUT_EXTRA]
+    others = [peer for peer in peers if peer in _WITHOUT_EXTRA]
+    commands = [install_extra(*extras)] if extras else []
+    return " && ".join([*commands, *(f"pip install {peer}" for peer in others)])
 
 
 def _shapes(
@@ -288,7 +307,7 @@ def _peer_creators(
     for peer in _peers(suite, asked, place):
         try:
             with _same_device(place):
-                found[peer] = _creators_in(suite.peers[peer])
+                found[peer] = _creators_in(suite, suite.peers[peer])
         except Exception as error:  # a broken installation fails in ways of its own
             if asked:
                 raise CommandError(f"--peers {peer}: {probe.one_line(error)}", code=1) from error
@@ -317,7 +336,7 @@ def _same_device(place: str) -> Iterator[None]:
 def _creators(
     suite: Suite, of_peers: Iterable[Sequence[Creator]], pattern: str | None
 ) -> list[Creator]:
-    found = list(chain(*map(_creators_in, suite.models), *of_peers))
+    found = list(chain(*(_creators_in(suite, name) for name in suite.models), *of_peers))
     if pattern:
         found = [creator for creator in found if _occurs(pattern, creator.name)]
         if not found:
@@ -325,8 +344,8 @@ def _creators(
     return found
 
 
-def _creators_in(module: str) -> tuple[Creator, ...]:
-    creators: tuple[Creator, ...] = _module(module).CREATORS
+def _creators_in(suite: Suite, module: str) -> tuple[Creator, ...]:
+    creators: tuple[Creator, ...] = getattr(_module(module), suite.creators)
     return creators
 
 

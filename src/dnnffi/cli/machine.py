@@ -35,6 +35,8 @@ def machine(place: str, peers: tuple[str, ...]) -> dict[str, Any]:
             "cudnn": probe.cudnn_library().version,
             "cupy": cupy.__version__,
         }
+    if "torchrl" in peers:
+        peers = tuple(dict.fromkeys(("torch", *peers, "triton")))  # what it computes with
     for peer in peers:
         found[peer] = probe.package(peer).version
     if "torch" in peers and place == "gpu":

@@ -16,8 +16,10 @@ from dnnffi.bench.streams.model import (
     Results,
     StreamModel,
     descend,
+    with_resets,
 )
 from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.names import LayoutName
 
@@ -28,22 +30,26 @@ class Loaded(NamedTuple):
     batch: Batch
     x: NDArray  # [T, B, I]
     dy: NDArray | None  # [T, B, H]; None in inference
+    resets: NDArray | None = None  # [T, B]; None without resets
 
 
-def loader(xp: ModuleType, data: StreamData, training: bool) -> Callable[[Batch], Loaded]:
-    """Return a function that copies a batch out of arrays on the device."""
+def loader(
+    xp: ModuleType, data: StreamData, training: bool, reset_rate: float = 0.0
+) -> Callable[[Batch], Loaded]:
+    """Return a function that copies a batch out of arrays on the device, and draws its resets."""
     all_x, all_dy = xp.asarray(data.x), xp.asarray(data.dy)
 
     def load(batch: Batch) -> Loaded:
         x = all_x[: batch.steps, : batch.rows].copy()
+        resets = xp.asarray(batch.resets(reset_rate)) if reset_rate else None
         if not training:
-            return Loaded(batch, x, None)
+            return Loaded(batch, x, None, resets)
         dy = all_dy[: batch.steps, : batch.rows].copy()
         inside = xp.arange(batch.steps)[:, None, None] < xp.asarray(batch.lengths)[None, :, None]
         # The bits are multiplied, because not every package multiplies bfloat16.
         bits = dy.view(f"uint{8 * dy.dtype.itemsize}")
         bits *= inside.astype(bits.dtype)
-        return Loaded(batch, x, dy)
+        return Loaded(batch, x, dy, resets)
 
     return load
 
@@ -57,7 +63,9 @@ def packed_weights(
     return dnnffi.RNNWeights.pack(arrays, stream.spec, backend=layout)
 
 
-def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+def functions(
+    stream: Stream, data: StreamData, place: str, training: bool, *, reset_rate: float = 0.0
+) -> StreamModel:
     """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options."""
     xp = array_package(place)
     weights = packed_weights(xp, stream, data, place)
@@ -67,6 +75,8 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
     gradient = xp.zeros_like(weights.flat)
 
     def run(loaded: Loaded) -> Any:
+        if loaded.resets is not None:
+            return function(loaded.x, None, weights, resets=loaded.resets)
         if not stream.ragged:
             return function(loaded.x, None, weights)
         return function(loaded.x, None, weights, lengths=loaded.batch.lengths)
@@ -82,7 +92,8 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
     def infer(loaded: Loaded) -> Results:
         return Results(run(loaded)[0])
 
-    return StreamModel(loader(xp, data, training), train if training else infer)
+    load = loader(xp, data, training, reset_rate)
+    return StreamModel(load, train if training else infer, reset_rate)
 
 
 def tuned_plan(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
@@ -135,3 +146,14 @@ CREATORS = (
     Creator(FUNCTIONS, "array", functions, tunes=True),
     Creator(TUNED_PLAN, "array", tuned_plan),
 )
+
+RESET_CREATORS = (
+    Creator(FUNCTIONS, "array", functions, tunes=True),
+    *(
+        Creator(
+            with_resets(FUNCTIONS, rate), "array", partial(functions, reset_rate=rate), tunes=True
+        )
+        for rate in RESET_RATES
+    ),
+)
+"""Creators of models for `dnnffi.bench.streams.resets.ResetStream`."""

@@ -13,19 +13,26 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dnnffi.bench.creator import Creator, Limits
 from dnnffi.bench.jax_scan import network
 from dnnffi.bench.streams.model import (
     JAX_BUCKETS,
+    JAX_SCAN,
     LEARNING_RATE,
     Results,
     StreamModel,
+    with_resets,
 )
 from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+from dnnffi.bench.streams.resets import RESET_RATES
 
 UNROLL = 4
 """Steps in the body of the loop."""
+
+RESET_UNROLL = 8
+"""The same in streams with resets: all batches have the same T, so that one program is compiled."""
 
 
 class Loaded(NamedTuple):
@@ -33,6 +40,7 @@ class Loaded(NamedTuple):
 
     x: Any  # [bucket, B, I]
     dy: Any  # [bucket, B, H]; None in inference
+    resets: Any = None  # [bucket, B]; None without resets
 
 
 def bucket_of(steps: int, longest: int) -> int:
@@ -46,7 +54,15 @@ def bucket_of(steps: int, longest: int) -> int:
     return min(1 << (steps - 1).bit_length(), longest)
 
 
-def scan(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+def scan(
+    stream: Stream,
+    data: StreamData,
+    place: str,
+    training: bool,
+    *,
+    reset_rate: float = 0.0,
+    unroll: int = UNROLL,
+) -> StreamModel:
     """Make a model of `dnnffi.bench.jax_scan.network`; a batch is one compiled call."""
     all_x, all_dy, *weights = map(jnp.asarray, (data.x, data.dy, *data.weights))
     has_cell = stream.spec.has_cell
@@ -63,15 +79,20 @@ def scan(stream: Stream, data: StreamData, place: str, training: bool) -> Stream
         bucket = bucket_of(batch.steps, stream.longest)
         lengths = jnp.asarray(batch.lengths + (0,) * (stream.batch - batch.rows), jnp.int32)
         x = cut(all_x, lengths, bucket)
-        return Loaded(x, cut(all_dy, lengths, bucket) if training else None)
+        resets = None
+        if reset_rate:
+            flags = np.zeros((bucket, stream.batch), bool)
+            flags[: batch.steps, : batch.rows] = batch.resets(reset_rate)
+            resets = jnp.asarray(flags)
+        return Loaded(x, cut(all_dy, lengths, bucket) if training else None, resets)
 
-    def forward(x: Any, weights: list[Any]) -> Any:
-        return network(stream.mode, 1, x, hx, weights, unroll=UNROLL)[0]
+    def forward(x: Any, weights: list[Any], resets: Any) -> Any:
+        return network(stream.mode, 1, x, hx, weights, resets=resets, unroll=unroll)[0]
 
     @partial(jax.jit, donate_argnums=(0, 1))
-    def train(weights: list[Any], gradients: list[Any], x: Any, dy: Any) -> Any:
+    def train(weights: list[Any], gradients: list[Any], x: Any, dy: Any, resets: Any) -> Any:
         weights = [w - LEARNING_RATE * g for w, g in zip(weights, gradients, strict=True)]
-        y, pull = jax.vjp(forward, x, weights)
+        y, pull = jax.vjp(partial(forward, resets=resets), x, weights)
         return weights, y, *pull(dy)
 
     infer = jax.jit(forward)
@@ -79,15 +100,28 @@ def scan(stream: Stream, data: StreamData, place: str, training: bool) -> Stream
 
     def train_step(loaded: Loaded) -> Results:
         nonlocal weights, gradients
-        weights, y, dx, gradients = train(weights, gradients, loaded.x, loaded.dy)
+        weights, y, dx, gradients = train(weights, gradients, loaded.x, loaded.dy, loaded.resets)
         return Results(y, dx, gradients)
 
     def infer_step(loaded: Loaded) -> Results:
-        return Results(infer(loaded.x, weights))
+        return Results(infer(loaded.x, weights, loaded.resets))
 
-    return StreamModel(load, train_step if training else infer_step)
+    return StreamModel(load, train_step if training else infer_step, reset_rate)
 
 
 _PLACES = ("gpu" if any(device.platform == "gpu" for device in jax.devices()) else "cpu",)
 
 CREATORS = (Creator(JAX_BUCKETS, "jax", scan, Limits(dropout=False), places=_PLACES),)
+
+RESET_CREATORS = (
+    Creator(
+        with_resets(JAX_SCAN, RESET_RATES[-1]),
+        "jax",
+        partial(scan, reset_rate=RESET_RATES[-1], unroll=RESET_UNROLL),
+        places=_PLACES,
+    ),
+)
+"""Creators of models for `dnnffi.bench.streams.resets.ResetStream`.
+
+One rate is enough: the loop does the same work wherever states are reset.
+"""

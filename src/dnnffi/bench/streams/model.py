@@ -20,9 +20,26 @@ MODULE_PADDED, MODULE_PACKED = "dnnffi torch module padded", "dnnffi torch modul
 PADDED, PACKED = "torch padded", "torch packed"
 EAGER, BENCHMARK = "torch eager", "torch benchmark"
 JAX_BUCKETS = "jax scan buckets"
+JAX_SCAN = "jax scan"
+TORCHRL_PAD, TORCHRL_TF32, TORCHRL_BF16 = (
+    "torchrl pad",
+    "torchrl triton tf32",
+    "torchrl triton bf16",
+)
 
 LEARNING_RATE = 1e-6
 """Step size of the gradient descent: small enough that all numbers stay in float16's range."""
+
+
+def with_resets(model: str, rate: float) -> str:
+    """Return the name of a model that resets states at the share ``rate`` of the steps.
+
+    Examples
+    --------
+    >>> with_resets("dnnffi", 0.01)
+    'dnnffi resets 1%'
+    """
+    return f"{model} resets {rate:.0%}"
 
 
 class Results(NamedTuple):
@@ -43,10 +60,12 @@ class StreamModel(NamedTuple):
         row are zeros, so that all models of a stream have the same gradients.
     step : in training, first w -= LEARNING_RATE * g in place, with g of the batch before. Then the
         forward pass and the gradients of x and the weights; in inference the forward pass alone.
+    reset_rate : the share of the steps at which states are reset
     """
 
     load: Callable[[Any], Any]
     step: Callable[[Any], Any]
+    reset_rate: float = 0.0
 
 
 def descend(xp: ModuleType, weights: NDArray, gradient: NDArray) -> None:

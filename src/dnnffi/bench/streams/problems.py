@@ -31,6 +31,8 @@ from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dnnffi.bench.drawing import Drawing, Draws
 from dnnffi.bench.model import Problem
 from dnnffi.bench.shapes import SHORT
@@ -63,9 +65,10 @@ _MAX_REDRAWS = 1000
 
 
 class Batch(NamedTuple):
-    """One batch: the steps of each row."""
+    """One batch: the steps of each row, and the seed of its resets in a stream that has them."""
 
     lengths: tuple[int, ...]
+    seed: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -76,6 +79,11 @@ class Batch(NamedTuple):
     def rows(self) -> int:
         """Number of rows."""
         return len(self.lengths)
+
+    def resets(self, rate: float) -> NDArray:
+        """Return flags [T, B], each true with the probability ``rate``."""
+        flags: NDArray = np.random.default_rng(self.seed).random((self.steps, self.rows)) < rate
+        return flags
 
 
 class Epochs(NamedTuple):
@@ -198,9 +206,7 @@ class Stream(Problem):
 
         ``half`` are the possible numbers of steps if rows are equal.
         """
-        for number in range(self.num_batches):
-            is_last = number == self.num_batches - 1
-            rows = min(self.batch, self.batch // 2 + 1) if is_last else self.batch
+        for rows in self._rows():
             for _ in range(_MAX_REDRAWS):
                 batch = self._batch(draws, half, rows)
                 if batch not in seen:
@@ -208,6 +214,11 @@ class Stream(Problem):
             else:
                 raise ValueError(f"{self.name}: the range of lengths is too small for two epochs")
             yield batch
+
+    def _rows(self) -> list[int]:
+        """Return the number of rows of each batch of an epoch."""
+        last = min(self.batch, self.batch // 2 + 1)
+        return [self.batch] * (self.num_batches - 1) + [last]
 
     def _batch(self, draws: Draws, half: list[int], rows: int) -> Batch:
         if not self.ragged:

@@ -10,7 +10,19 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from dnnffi.bench.show import Table, aim_line, print_tables, unmeasured
-from dnnffi.bench.streams.model import FUNCTIONS, PACKED, PADDED, TUNED_PLAN
+from dnnffi.bench.streams.model import (
+    EAGER,
+    FUNCTIONS,
+    JAX_SCAN,
+    PACKED,
+    PADDED,
+    TORCHRL_BF16,
+    TORCHRL_PAD,
+    TORCHRL_TF32,
+    TUNED_PLAN,
+    with_resets,
+)
+from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.bench.summary import NOT_MEASURED, Record, Target
 
 BEST_TORCH = "the better of PyTorch's"
@@ -27,6 +39,19 @@ MAX_FIRST_EPOCH = (1.2, 0.3)
 
 MAX_COLD_EPOCH_SECONDS = 3.0
 """Aim: the same with no kernel compiled before; seconds more than a later epoch."""
+
+MAX_RESET_RATIO = 1.03
+"""Aim: upper bound on the time of a batch with resets over that without, on each stream."""
+
+RESET_PEERS = (
+    FUNCTIONS,
+    EAGER,
+    with_resets(JAX_SCAN, RESET_RATES[-1]),
+    *(with_resets(TORCHRL_PAD, rate) for rate in RESET_RATES),
+    with_resets(TORCHRL_TF32, RESET_RATES[-1]),
+    with_resets(TORCHRL_BF16, RESET_RATES[-1]),
+)
+"""Models with a column of ratios if streams have resets; the first two reset nothing."""
 
 COLUMNS = {
     "ms": "milliseconds of a batch in a later epoch",
@@ -105,6 +130,23 @@ def sets_of(record: Record) -> list[str]:
     return list(dict.fromkeys(name for shape in record["shapes"] for name in shape["sets"]))
 
 
+def has_resets(record: Record) -> bool:
+    """Return whether the streams of a record have resets."""
+    return any("reset_rates" in shape for shape in record["shapes"])
+
+
+def reset_targets(record: Record) -> list[Target]:
+    """Return the aims for dnnffi's functions with resets and what was measured.
+
+    The set "episodes" has aims.
+    """
+    models = [with_resets(FUNCTIONS, rate) for rate in RESET_RATES]
+    return [
+        _worst(record, "episodes", FUNCTIONS, MAX_RESET_RATIO, model=model, digits=3)
+        for model in models
+    ]
+
+
 def targets(record: Record) -> list[Target]:
     """Return the aims for dnnffi's functions and what was measured.
 
@@ -132,14 +174,23 @@ def _speedups(record: Record, name: str) -> Iterator[Target]:
         yield Target(what, peer, f">= {least:g}x", text, reached)
 
 
-def _worst(record: Record, name: str, over: str, most: float) -> Target:
-    """Return the aim for each stream of a set: the time of the functions over another one."""
-    what = f"a batch, each stream of {name}"
-    found = ratios(record, FUNCTIONS, over, streams_of(record, name))
+def _worst(
+    record: Record,
+    name: str,
+    over: str,
+    most: float,
+    *,
+    model: str = FUNCTIONS,
+    digits: int = 2,
+) -> Target:
+    """Return the aim for each stream of a set: the time of ``model`` over that of another one."""
+    of_model = "" if model == FUNCTIONS else f" of {model}"
+    what = f"a batch{of_model}, each stream of {name}"
+    found = ratios(record, model, over, streams_of(record, name))
     if not found:
         return Target(what, over, f"<= {most:g}x", NOT_MEASURED, None)
     worst = max(found, key=lambda stream: found[stream])
-    measured = f"at most {found[worst]:.2f}x ({worst})"
+    measured = f"at most {found[worst]:.{digits}f}x ({worst})"
     return Target(what, over, f"<= {most:g}x", measured, found[worst] <= most)
 
 
@@ -164,7 +215,8 @@ def _first(record: Record, key: str, words: str, factor: float, seconds: float) 
 def table(record: Record) -> tuple[list[str], list[list[str]]]:
     """Return head and rows: each model on each stream, then the geometric means of each set."""
     models = list(dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row))
-    peers = [peer for peer in (TUNED_PLAN, BEST_TORCH) if figures(record, peer)]
+    compared = RESET_PEERS if has_resets(record) else (TUNED_PLAN, BEST_TORCH)
+    peers = [peer for peer in compared if figures(record, peer)]
     by_peer = {(model, peer): ratios(record, model, peer) for model in models for peer in peers}
     has_known = any("known_ms" in row for row in record["rows"])
     rows: list[list[str]] = []
@@ -207,8 +259,9 @@ def print_record(record: Record, naming: str) -> None:
     print_tables([Table.of("Streams of batches", *table(record))], COLUMNS)
     for line in unmeasured(record):
         print(line)
-    if {"everyday", "random"} & set(sets_of(record)):
-        for target in targets(record):
+    aims = reset_targets(record) if has_resets(record) else targets(record)
+    if {"everyday", "random", "episodes"} & set(sets_of(record)):
+        for target in aims:
             print(aim_line(target))
 
 

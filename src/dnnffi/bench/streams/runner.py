@@ -17,6 +17,7 @@ import dnnffi
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.model import Problem
 from dnnffi.bench.runner import Contender, Row, Runner
+from dnnffi.bench.streams.comparison import Comparison
 from dnnffi.bench.streams.model import StreamModel
 from dnnffi.bench.streams.problems import NUM_BATCHES
 from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
@@ -46,7 +47,8 @@ class StreamRow(Row):
     first_ms : milliseconds of a batch in the first epoch, median over the rounds
     first_epoch_s : seconds of the first epoch, median over the rounds
     cold_epoch_s : seconds of the model's first epoch in this process. A model of dnnffi compiles
-        its kernels in it, unless another model of the same stream compiled them before
+        its kernels in it, unless another model of the same stream or the comparison of results
+        compiled them before
     known_ms : milliseconds of a batch in the later epoch run once more, when all sizes are known,
         median over the rounds; None for streams of sequences
     """
@@ -75,9 +77,13 @@ class StreamRunner(Runner):
     A model that tunes itself begins each turn without plans and without tuning results, so that
     each turn has a first epoch. Other models have one first epoch. dnnffi stores compiled kernels
     and tuning results in a folder of this run, which is empty at the start.
+
+    If the results of a stream's models are compared, each model runs one batch before its first
+    epoch. A model with different results fails.
     """
 
     settings: Any
+    _comparison: Comparison
 
     def prepared(self, shape: Any) -> Any:
         """Return the stream with the numbers of batches and turns in the settings."""
@@ -85,6 +91,7 @@ class StreamRunner(Runner):
 
     def rows(self, shape: Problem, creators: Sequence[Creator]) -> Iterator[Row]:
         """Yield the rows of one stream."""
+        self._comparison = Comparison()
         with _empty_cache_folder(), _frozen_heap():
             yield from super().rows(shape, creators)
 
@@ -93,13 +100,15 @@ class StreamRunner(Runner):
         return ("training" if shape.training else "inference",)
 
     def _enter(self, shape: Problem, data: Any, creator: Creator, phase: str) -> Contender:
-        """Make the model, and run the first epoch."""
+        """Make the model, compare its results if that is due, and run the first epoch."""
         model: Any = creator.create(shape, data, self.place, shape.training)
         stream: Any = shape
         epochs = stream.epochs(creator.share) if creator.share else data.epochs
         contender = _StreamContender(
             creator, self._clock(creator), lambda: None, None, model=model, epochs=epochs
         )
+        if shape.is_compared:
+            self._comparison.check(creator.name, model, epochs.warm_up[0])
         self._first_epoch(contender)
         contender.cold_epoch_s = contender.first_s[0]
         if creator.tunes:

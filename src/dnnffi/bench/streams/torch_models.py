@@ -11,6 +11,7 @@ import torch
 import dnnffi.torch
 from dnnffi.bench.creator import Creator, Limits
 from dnnffi.bench.streams.model import (
+    EAGER,
     LEARNING_RATE,
     MODULE_PACKED,
     MODULE_PADDED,
@@ -19,8 +20,10 @@ from dnnffi.bench.streams.model import (
     TORCH_FUNCTIONS,
     Results,
     StreamModel,
+    with_resets,
 )
 from dnnffi.bench.streams.problems import Batch, Stream, StreamData
+from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.bench.torch_models import PLACES, device, module_of, tensor
 
 
@@ -30,20 +33,26 @@ class Loaded(NamedTuple):
     batch: Batch
     x: torch.Tensor  # [T, B, I]
     dy: torch.Tensor | None  # [T, B, H]; None in inference
+    resets: torch.Tensor | None = None  # [T, B]; None without resets
 
 
-def loader(data: StreamData, place: str, training: bool) -> Callable[[Batch], Loaded]:
-    """Return a function that copies a batch out of tensors on the device."""
+def loader(
+    data: StreamData, place: str, training: bool, reset_rate: float = 0.0
+) -> Callable[[Batch], Loaded]:
+    """Return a function that copies a batch out of tensors on the device, and draws its resets."""
     all_x, all_dy = tensor(data.x, place, False), tensor(data.dy, place, False)
 
     def load(batch: Batch) -> Loaded:
         x = all_x[: batch.steps, : batch.rows].clone(memory_format=torch.contiguous_format)
+        resets = None
+        if reset_rate:
+            resets = torch.from_numpy(batch.resets(reset_rate)).to(device(place))
         if not training:
-            return Loaded(batch, x, None)
+            return Loaded(batch, x, None, resets)
         lengths = torch.tensor(batch.lengths, device=device(place))
         inside = torch.arange(batch.steps, device=device(place))[:, None, None] < lengths[:, None]
         dy = (all_dy[: batch.steps, : batch.rows] * inside).contiguous()
-        return Loaded(batch, x.requires_grad_(), dy)
+        return Loaded(batch, x.requires_grad_(), dy, resets)
 
     return load
 
@@ -53,6 +62,7 @@ def stream_model(
     forward: Callable[[Any], torch.Tensor],
     weights: list[torch.Tensor],
     training: bool,
+    reset_rate: float = 0.0,
 ) -> StreamModel:
     """Return a model that trains ``weights`` by gradient descent with autograd's gradients.
 
@@ -73,7 +83,7 @@ def stream_model(
         with torch.no_grad():
             return Results(forward(loaded))
 
-    return StreamModel(load, train if training else infer)
+    return StreamModel(load, train if training else infer, reset_rate)
 
 
 def _module(stream: Stream, data: StreamData, place: str, training: bool, package: Any) -> Any:
@@ -120,7 +130,9 @@ def packed(
     return stream_model(load, forward, list(module.parameters()), training)
 
 
-def functions(stream: Stream, data: StreamData, place: str, training: bool) -> StreamModel:
+def functions(
+    stream: Stream, data: StreamData, place: str, training: bool, *, reset_rate: float = 0.0
+) -> StreamModel:
     """Make a model of `dnnffi.torch` functions on the parameters of a ``torch.nn`` module."""
     module = _module(stream, data, place, training, torch.nn)
     weights = list(module.parameters())
@@ -129,10 +141,13 @@ def functions(stream: Stream, data: StreamData, place: str, training: bool) -> S
         run = partial(run, dropout=stream.dropout)
 
     def forward(loaded: Loaded) -> torch.Tensor:
+        if loaded.resets is not None:
+            return run(loaded.x, None, weights, resets=loaded.resets)[0]
         lengths = loaded.batch.lengths if stream.ragged else None
         return run(loaded.x, None, weights, lengths=lengths)[0]
 
-    return stream_model(loader(data, place, training), forward, weights, training)
+    load = loader(data, place, training, reset_rate)
+    return stream_model(load, forward, weights, training, reset_rate)
 
 
 _HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
@@ -158,3 +173,19 @@ CREATORS = (
         for name, create, limits in (_MODULES if _HAS_MODULES else ())
     ),
 )
+
+RESET_CREATORS = (
+    Creator(EAGER, "torch", padded, places=PLACES),
+    Creator(TORCH_FUNCTIONS, "torch", functions, places=PLACES, tunes=True),
+    *(
+        Creator(
+            with_resets(TORCH_FUNCTIONS, rate),
+            "torch",
+            partial(functions, reset_rate=rate),
+            places=PLACES,
+            tunes=True,
+        )
+        for rate in RESET_RATES
+    ),
+)
+"""Creators of models for `dnnffi.bench.streams.resets.ResetStream`."""
