@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from dnnffi.backends.backend import Backend
+from dnnffi.backends.own.recurrent.limits import LIMITS as OWN_LIMITS
 from dnnffi.backends.registry import BACKENDS
+from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
@@ -32,14 +34,16 @@ def problem(
     lengths: Any = None,
     options: dict[str, Any] | None = None,
     training: bool = False,
+    has_resets: bool = False,
     **spec: Any,
 ) -> RNNProblem:
     """A small LSTM in float32, as far as nothing else is asked for."""
     made = RNNSpec(**{"mode": "lstm", "input_size": 4, "hidden_size": 4} | spec)
     asked = RNNOptions(**options or {})
-    return RNNProblem.dense(
+    dense = RNNProblem.dense(
         made, steps=steps, batch=batch, lengths=lengths, options=asked, training=training
     )
+    return dense._replace(has_resets=has_resets)
 
 
 ROWS = (
@@ -58,6 +62,7 @@ ROWS = (
         problem(lengths=(3, 2), options={"algorithm": "persist_static"}),
         "ignored",
     ),
+    Row("Resets", problem(has_resets=True)),
     Row("65536 time steps", problem(steps=2**16)),
     Row("2 time steps of 40000 rows", problem(steps=2, batch=40_000)),
 )
@@ -78,5 +83,8 @@ def cell(row: Row, backend: Backend) -> str:
     try:
         backend.check_network(row.asked, library)
     except UnsupportedError as error:
+        is_ours = backend.tunes and row.asked.options.algorithm == "auto"
+        if is_ours and not limit_of(OWN_LIMITS, row.asked):
+            return f"by dnnffi's own kernels alone; {backend.title} {error.limit}"
         return f"no: {error.limit}"
     return NO_LIMIT

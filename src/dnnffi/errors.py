@@ -48,10 +48,6 @@ class UnsupportedError(DnnffiError, NotImplementedError):
         super().__init__(f"{vendor} {version}: {limit}" if version else f"{vendor}: {limit}")
 
 
-NO_RESETS = "has no resets; dnnffi's own kernels on CUDA, backend='reference' and dnnffi.jax have"
-"""The limit of those that cannot replace states between steps, for `UnsupportedError`."""
-
-
 class StatusError(DnnffiError, RuntimeError):
     """A vendor function returned a status other than success.
 

@@ -145,6 +145,12 @@ def test_backwards_that_exchange_shares(mode, dtype, hidden_size, batch, math, l
     check_each(shares, case, monkeypatch)
 
 
+def test_more_steps_than_the_library_takes():
+    spec = RNNSpec(mode="gru", input_size=2, hidden_size=8)
+    problem = RNNProblem.dense(spec, steps=65_536, batch=2, training=True)
+    conformance.check(Case(problem, states=True, seed=1), cupy.asarray, "cudnn")
+
+
 def check_each(found, case, monkeypatch):
     """The case with each of these configurations, instead of what it is offered."""
     for one in found:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dnnffi.errors import UnsupportedError
 from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -17,6 +19,10 @@ class Source:
     def __init__(self, name, *algorithms):
         self.name, self.version, self.algorithms = name, f"{name} 1.0", algorithms
         self.costly, self.events = frozenset({"persist_dynamic"}), []
+        self.error = None
+
+    def refusal(self, problem):
+        return self.error
 
     def offers(self, problem):
         return self.algorithms
@@ -50,6 +56,31 @@ def test_less_promising_ones_of_ours_come_behind_the_vendors():
 
 def test_the_oracle_is_the_vendors_first():
     assert BOTH.oracle(PROBLEM) == "cudnn standard"
+
+
+def test_a_problem_that_the_vendor_refuses_is_for_the_next_source_alone():
+    vendor, own = Source("cudnn", "standard"), Source("own", "standard", "wide")
+    vendor.error = UnsupportedError("cuDNN", "1.0", "has no resets")
+    both = CandidateSet(vendor, own)
+    assert both.oracle(PROBLEM) == "own standard"
+    assert both.offers(PROBLEM) == ("own standard", "own wide")
+    both.check(PROBLEM)
+
+
+def test_a_problem_that_all_refuse_has_the_error_of_the_vendor():
+    vendor, own = Source("cudnn", "standard"), Source("own", "standard")
+    vendor.error = UnsupportedError("cuDNN", "1.0", "has no resets")
+    own.error = UnsupportedError("dnnffi", "", "no float64")
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 1\.0: has no resets$"):
+        CandidateSet(vendor, own).check(PROBLEM)
+
+
+def test_an_algorithm_that_is_named_is_not_replaced():
+    vendor, own = Source("cudnn", "standard"), Source("own", "standard")
+    vendor.error = UnsupportedError("cuDNN", "1.0", "has no resets")
+    named = PROBLEM._replace(options=RNNOptions(algorithm="standard"))
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 1\.0: has no resets$"):
+        CandidateSet(vendor, own).check(named)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ class Candidates:
         self.prepared.append(name)
         return Prepared(self, name)
 
+    def check(self, problem):
+        """None is refused."""
+
     def by_rule(self, problem, launch, generator):
         self.by_rule_of.append(problem.steps)
         return Bound("rule", problem, False)

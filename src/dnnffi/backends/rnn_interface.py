@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from dnnffi.device.interface import Launch, NDArray
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -140,11 +141,11 @@ class CandidateSource(Protocol):
     costly: frozenset[str]
     """The algorithms whose executors take seconds to make."""
 
-    has_resets: bool
-    """Whether its executors can replace states between steps."""
-
     def has(self, spec: RNNSpec) -> bool:
         """Return whether the source can run a network on the current device, apart from sizes."""
+
+    def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
+        """Return the error for a problem that the source is known not to run; None for others."""
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """The algorithms worth trying, the most promising first."""

@@ -19,7 +19,7 @@ from dnnffi.device.arrays import as_array, conversion, to_host
 from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
-from dnnffi.errors import NO_RESETS, PerformanceWarning, UnsupportedError, caller_level
+from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
 from dnnffi.rnn.asked import Asked
 from dnnffi.rnn.buffer_plan import BufferPlan
@@ -204,7 +204,6 @@ class DeviceRNNBackend(RNNBackend):
         found = self.networks.find(key)
         if found is None:
             parts = PlanParts(problem.spec, device, self.resources, self._operations)
-            parts.check(problem)
             found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found
 
@@ -287,8 +286,6 @@ class PackedRNNBackend(RNNBackend):
         return kept.network
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> PackedPlan:
-        if problem.has_resets:
-            raise UnsupportedError(self.record.title, "", NO_RESETS)
         return PackedPlan(problem, self.record)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:

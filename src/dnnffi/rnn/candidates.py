@@ -7,7 +7,6 @@ from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource, PreparedNetwork
 from dnnffi.device.interface import Launch
-from dnnffi.errors import NO_RESETS, UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -66,18 +65,25 @@ class CandidateSet:
 
     def _first(self, problem: RNNProblem) -> CandidateSource:
         """Return the source that runs a problem that was not measured."""
-        algorithm = problem.options.algorithm
-        if problem.has_resets:
-            return self._with_resets(algorithm)
-        return self.drawer(problem.spec, algorithm) if problem.drops else self.source(algorithm)
+        if problem.drops:
+            return self.drawer(problem.spec, problem.options.algorithm)
+        return self._trusted(problem)
 
-    def _with_resets(self, algorithm: str) -> CandidateSource:
-        """Return the source that can replace states, `UnsupportedError` if there is none."""
-        for source in self._sources.values():
-            if source.has_resets and algorithm in ("auto", source.name):
-                return source
-        name = self._vendor.name if algorithm == "auto" else f"algorithm {algorithm!r}"
-        raise UnsupportedError(name, "", NO_RESETS)
+    def _trusted(self, problem: RNNProblem) -> CandidateSource:
+        """Return the source whose results are right: the vendor, unless it refuses the problem.
+
+        Then it is the first other source that does not, if the algorithm is free to choose.
+        """
+        source = self.source(problem.options.algorithm)
+        if problem.options.algorithm == "auto" and source.refusal(problem):
+            others = (one for one in self._sources.values() if not one.refusal(problem))
+            return next(others, source)
+        return source
+
+    def check(self, problem: RNNProblem) -> None:
+        """Raise `UnsupportedError` for a problem that is known not to run, without a launch."""
+        if error := self._first(problem).refusal(problem):
+            raise error
 
     def by_rule(self, problem: RNNProblem, launch: Launch, generator: Any) -> AddressExecutor:
         """Return the executor of a problem that was not measured."""
@@ -86,8 +92,7 @@ class CandidateSet:
 
     def oracle(self, problem: RNNProblem) -> str:
         """The candidate whose results are right."""
-        algorithm = problem.options.algorithm
-        source = self._first(problem) if problem.has_resets else self.source(algorithm)
+        source = self._trusted(problem)
         return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:

@@ -81,10 +81,10 @@ class RNNExecutor:
             device = memory.current_device()
         self.device: int = check_range("device", device, 0, memory.device_count() - 1)
         self.problem = problem
-        record.check_network(problem, library)
         with memory.use(self.device):
-            launch = launch_on(library, self.device, memory.current_stream())
             candidates = CandidateSet(*record.candidates(library))
+            candidates.check(problem)
+            launch = launch_on(library, self.device, memory.current_stream())
             at: AddressExecutor = candidates.make(problem, None, launch, generator)
         self.on_addresses = at
         self.algorithm, self.weight_size = at.algorithm, at.weight_size

@@ -739,9 +739,10 @@ def lstm(
     LibraryNotFoundError
         There is no libcudnn, or no libMIOpen.
     UnsupportedError
-        The library does not have it. cuDNN: more than 65,535 steps; a persistent algorithm with
-        lengths, a projection or no bias. MIOpen: float64, bfloat16, a projection, clipping, a
-        choice of math; before 3.6, with biases, a row of more than 65,535 steps.
+        Nobody has it. cuDNN: more than 65,535 steps, or resets, in float64 or with a projection
+        (dnnffi's own kernels have the rest); a persistent algorithm with lengths, a projection or
+        no bias. MIOpen: resets, float64, bfloat16, a projection, clipping, a choice of math; before
+        3.6, with biases, a row of more than 65,535 steps.
     CudnnError, MiopenError
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
         ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.

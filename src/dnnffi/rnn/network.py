@@ -117,10 +117,6 @@ class PlanParts:
         self.graphs = resources.graphs
         self.launch: Callable[[Stream], Launch] = partial(launch_on, resources.library, device)
         self.dtype, self.byte = memory.dtype(spec.dtype), memory.dtype("uint8")
-        self.check: Callable[[RNNProblem], None] = partial(
-            resources.backend.check_network, library=resources.library
-        )
-        """Raises `UnsupportedError` for a problem that the backend is known not to have."""
         self.item_bytes: int = self.dtype.itemsize
         self.ndarray = memory.ndarray
         self.is_only_device = memory.device_count() == 1
@@ -254,11 +250,8 @@ class Network:
         return self.memory.use(self.parts.device)
 
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
-        """Return the executor that the vendor's rule picks.
-
-        Raises `UnsupportedError` for sizes that the backend is known not to have.
-        """
-        self.parts.check(problem)
+        """Return the executor that the vendor's rule picks; `UnsupportedError` if there is none."""
+        self._candidates.check(problem)
         return self._candidates.by_rule(problem, self.launch(), generator)
 
     def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:

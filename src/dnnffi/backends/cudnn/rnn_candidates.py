@@ -5,6 +5,7 @@ from __future__ import annotations
 from dnnffi.backends.cudnn.algorithm import known_wrong
 from dnnffi.backends.cudnn.dropout import Generator
 from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
+from dnnffi.backends.cudnn.rnn_limits import LIMITS
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
 from dnnffi.spec.problem import RNNProblem
@@ -21,7 +22,7 @@ class CudnnCandidates(VendorCandidates):
     costly = frozenset({"persist_dynamic"})
 
     def __init__(self, library: VendorLibrary) -> None:
-        super().__init__("cudnn", CudnnRNNExecutor, Generator, library)
+        super().__init__("cudnn", CudnnRNNExecutor, Generator, library, LIMITS)
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         """None but the one that the caller named; else "standard" and what may beat it."""

@@ -16,7 +16,9 @@ MIOPEN = Backend(
     platform="ROCm",
     load=library.load,
     loaded=library.loaded,
-    candidates=lambda library: (VendorCandidates("miopen", MiopenRNNExecutor, Generator, library),),
+    candidates=lambda library: (
+        VendorCandidates("miopen", MiopenRNNExecutor, Generator, library, rnn_limits.LIMITS),
+    ),
     convolutions=MiopenConvolutions,
     rnn_limits=rnn_limits.LIMITS,
     conv_limits=conv_limits.LIMITS,

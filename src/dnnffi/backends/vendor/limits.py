@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.problem import RNNProblem
 
 Asked = TypeVar("Asked")
 
@@ -35,6 +36,12 @@ class Limit(NamedTuple, Generic[Asked]):
 
 
 Limits = tuple[Limit[Asked], ...]
+
+RESETS: Limit[RNNProblem] = Limit(
+    lambda problem: problem.has_resets,
+    "has no resets",
+    "dnnffi's own kernels on CUDA, backend='reference' and dnnffi.jax have",
+)
 
 
 def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:

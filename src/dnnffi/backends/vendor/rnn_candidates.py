@@ -8,10 +8,12 @@ from typing import Any
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.limits import Limits, check_limits
 from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
 from dnnffi.backends.vendor.row_groups import GroupedRNNExecutor, row_groups
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
+from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -20,7 +22,6 @@ class VendorCandidates:
     """A `CandidateSource` over a vendor's executor."""
 
     costly: frozenset[str] = frozenset()
-    has_resets = False
 
     def __init__(
         self,
@@ -28,15 +29,26 @@ class VendorCandidates:
         executor: type[VendorRNNExecutor],
         generator: Callable[[VendorLibrary, int, int], Generator],
         library: VendorLibrary,
+        limits: Limits[RNNProblem],
     ) -> None:
         self.name = name
         self.version = f"{library.vendor} {library.version_text}"
         self._executor = executor
         self._generator = generator
         self._library = library
+        self._limits = limits
 
     def has(self, spec: RNNSpec) -> bool:
         return True  # what else it refuses, only the library can tell
+
+    def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
+        library = self._library
+        try:
+            check_algorithm(self.name, library.vendor, library.version_text, problem.options)
+            check_limits(self._limits, problem, library)
+        except UnsupportedError as error:
+            return error
+        return None
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         return (problem.options.algorithm,)
@@ -53,6 +65,8 @@ class VendorCandidates:
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
+        if error := self.refusal(problem):
+            raise error
         if algorithm is not None:
             problem = problem._replace(options=problem.options._replace(algorithm=algorithm))
         groups = row_groups(problem, self._executor.max_positions(problem, self._library))

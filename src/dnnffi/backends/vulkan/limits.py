@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import Limit, Limits
+from dnnffi.backends.vendor.limits import RESETS, Limit, Limits
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
 DTYPES = ("float16", "float32")
 
 LIMITS: Limits[RNNProblem] = (
+    RESETS,
     Limit(
         lambda problem: problem.training,
         "it runs inference alone",

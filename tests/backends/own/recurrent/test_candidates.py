@@ -49,6 +49,9 @@ class Vendor:
 
     name, version = "cudnn", "cuDNN 1.0"
 
+    def refusal(self, problem):
+        return None
+
     def offers(self, problem):
         return "standard", "persist_static"
 

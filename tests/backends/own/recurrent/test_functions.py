@@ -93,12 +93,37 @@ def test_resets_run_by_the_kernels_without_being_named(emulated, rows, on_host):
     assert emulated.calls("cudnnRNNForward") == 0
 
 
+def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypatch):
+    monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    flat = emulated.asarray(host_weights.to("cudnn").flat)
+    weights = dnnffi.RNNWeights(flat, spec, backend="cudnn")
+    x, dy = (rng.standard_normal(shape, "f4") for shape in (spec.x_shape(5, 2), spec.y_shape(5, 2)))
+    y, _, context = dnnffi.gru_forward(emulated.asarray(x), None, weights, backend="cudnn")
+    dx = context.backward(emulated.asarray(dy)).x
+    expected_y, _, context = dnnffi.gru_forward(x, None, host_weights)
+    for one, other in ((y, expected_y), (dx, context.backward(dy).x)):
+        assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+    assert emulated.calls("cudnnRNNForward") == 0
+
+
+def test_what_nobody_takes_is_refused_with_the_limit_of_the_library(emulated, monkeypatch):
+    monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype="float64")
+    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 9\.\d.*: an RNN takes at most 65535 time"):
+        dnnffi.gru(emulated.asarray(np.zeros((5, 2, 3))), None, weights, backend="cudnn")
+
+
 def test_an_algorithm_without_resets_is_refused_by_name(emulated):
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
     flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
     weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
     x = emulated.asarray(np.zeros((4, 5, 3), "f4"))
-    with pytest.raises(UnsupportedError, match=r"algorithm 'standard': has no resets; dnnffi's"):
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 9.*: has no resets; dnnffi's"):
         dnnffi.gru(
             *(x, None, weights),
             resets=np.ones((4, 5), bool),

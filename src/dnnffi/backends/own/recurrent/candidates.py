@@ -104,7 +104,6 @@ class OwnCandidates:
 
     name = OWN
     costly: frozenset[str] = frozenset()  # all are compiled beforehand
-    has_resets = True
 
     def __init__(self, memory: Any) -> None:
         self._memory: MemoryWithGraphs = memory
@@ -114,6 +113,10 @@ class OwnCandidates:
 
     def has(self, spec: RNNSpec) -> bool:
         return not self._why_not(RNNProblem.dense(spec, steps=1, batch=1))
+
+    def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
+        reason = self._why_not(problem)
+        return UnsupportedError("dnnffi", "", reason) if reason else None
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
@@ -162,8 +165,8 @@ class OwnCandidates:
 
         It is compiled at the first call. None stands for the first candidate that fits.
         """
-        if reason := self._why_not(problem):
-            raise UnsupportedError("dnnffi", "", reason)
+        if error := self.refusal(problem):
+            raise error
         named, device = self._named(problem), launch.device
         ways = [way for name, way in named if algorithm is None or name == algorithm]
         refused = UnsupportedError(
