@@ -16,8 +16,9 @@ def forward(weights, **keywords):
         "x": rng.standard_normal((5, 2, 3)).astype("float32"),
         "h_0": rng.standard_normal((1, 2, 4)).astype("float32"),
         "c_0": rng.standard_normal((1, 2, 4)).astype("float32"),
+        "resets": np.zeros((5, 2), "uint8"),
     }
-    hx = arrays["h_0"], arrays["c_0"]
+    hx, keywords["resets"] = (arrays["h_0"], arrays["c_0"]), arrays["resets"]
     arrays["y"], _, ctx = dnnffi.lstm_forward(arrays["x"], hx, weights, **keywords)
     return arrays, ctx
 
@@ -27,7 +28,7 @@ def random_weights():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("written", ["x", "h_0", "c_0", "y", "weights[1]"])
+@pytest.mark.parametrize("written", ["x", "h_0", "c_0", "resets", "y", "weights[1]"])
 def test_validation_names_an_array_that_was_written_to(written, packed):
     weights = random_weights()
     given = weights if packed else weights.arrays()

@@ -20,7 +20,7 @@ from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.report import report_of
-from dnnffi.rnn.resets import Resets
+from dnnffi.rnn.resets import FLAG_DTYPES, Resets
 from dnnffi.rnn.route import Route, RouteFinder
 from dnnffi.spec.problem import RNNProblem
 
@@ -154,6 +154,34 @@ class ExecutorPlan:
             ):
                 return False
         return True
+
+    def taken_resets(self, flags: Any, reset_to: Any) -> Resets | None:
+        """Return the resets of a call that can use their arrays as they are; None for others."""
+        parts = self.parts
+        if (
+            flags.__class__ is not parts.ndarray
+            or not flags._c_contiguous
+            or flags.shape != self.x_shape[:-1]
+            or flags.dtype.name not in FLAG_DTYPES
+            or not (parts.is_only_device or flags.data.device_id == self.device)
+        ):
+            return None
+        if reset_to is None:
+            return Resets(flags)
+        h, c = reset_to, None
+        if self.has_cell:
+            if reset_to.__class__ is not tuple or len(reset_to) != 2:
+                return None
+            h, c = reset_to
+        rows = h.shape[1] if h.__class__ is parts.ndarray and h.ndim == 3 else 0
+        for state, shape in ((h, self.h_shape), (c, self.c_shape)):
+            of_rows = (shape[0], rows, shape[2])
+            if state is None:
+                if state is h or self.has_cell:
+                    return None
+            elif rows not in (1, shape[1]) or not self.takes(state, of_rows):
+                return None
+        return Resets(flags, h, c)
 
     def empty(self, shape: tuple[int, ...]) -> Array:
         """A new array of the problem's dtype."""

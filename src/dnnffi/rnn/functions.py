@@ -265,21 +265,26 @@ def _run(
     if options is not None and embeds(options):
         return _run_embedded(x, hx, weights, call, options, dropout, replaced)
     signature = None
-    if weights.__class__ is RNNWeights and replaced is None:
-        signature = _signed(call[0], options, dropout, found is not None)
+    if weights.__class__ is RNNWeights:
+        signature = _signed(call[0], options, dropout, found is not None, replaced is not None)
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
             call = _with_lengths_read(call)
             native = known.native if found is None else known_array(known.buffer)
             if found is None or found is known.backend:
-                done = _run_known(x, hx, weights, native, known, call, None, found is not None)
+                watched = found is not None
+                done = _run_known(x, hx, weights, native, known, call, None, watched, replaced)
                 if done is not None:
                     return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature, replaced)
 
 
 def _signed(
-    network: NetworkRequest, options: object, dropout: Dropout, has_allocator: bool
+    network: NetworkRequest,
+    options: object,
+    dropout: Dropout,
+    has_allocator: bool,
+    has_resets: bool,
 ) -> tuple[Any, ...] | None:
     """Return the key of a network among those of its `RNNWeights`.
 
@@ -300,6 +305,8 @@ def _signed(
         signature = (*signature, probability, None if state is None else ref(state))
     if has_allocator:
         signature = (*signature, "allocator")
+    if has_resets:
+        signature = (*signature, "resets")
     if options is not None:
         if not isinstance(options, dict):
             return None
@@ -332,6 +339,7 @@ def _run_known(
     call: Request,
     embedding: Embedding | None = None,
     is_watched: bool = False,
+    replaced: Replaced = None,
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
@@ -358,17 +366,23 @@ def _run_known(
     if not plan.accepts(x, h_0, c_0):
         return None
     done: tuple[Any, ...]
+    resets = None
+    if replaced is not None:
+        resets = None if known.is_on_host else plan.taken_resets(*replaced)
+        if resets is None:
+            return None
     if known.is_on_host:
         done = plan.forward_known(x, h_0, c_0, native)
     else:
-        done = plan.forward(x, h_0, c_0, native, native.data.ptr)
+        done = plan.forward(x, h_0, c_0, native, native.data.ptr, resets)
     if not plan.problem.training:
         return done
     *results, saved = done
-    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, x, h_0, c_0, weights)
+    given = x, h_0, c_0, weights, resets
+    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
     read = unchanged.NOTHING
     if is_watched:
-        read = unchanged.Read.of_used(x, h_0, c_0, native, results[0])
+        read = unchanged.Read.of_used(arrays, native, results[0])
     if embedding is None or known.is_on_host:  # the latter has no call with an allocator
         return (*results, RNNContext(arrays, plan, saved, read))
     kind = known.backend.library.kind
@@ -389,7 +403,9 @@ def _run_checked(
     """`_run` of a network that is not known, or of arrays that have to be looked at closely."""
     (mode, training, num_layers, bidirectional, batch_first, backend), lengths, batch_sizes = call
     probability, state = dropout
-    given = unchanged.tensors_of(x, hx, weights) if training and "torch" in sys.modules else ()
+    given: list[tuple[str, Any]] = []
+    if training and "torch" in sys.modules:
+        given = unchanged.tensors_of(x, hx, weights, resets and resets[0])
     checked = rnn_options(options, mode)
     x = as_array("x", x)
     has_allocator = found is not None
@@ -492,12 +508,14 @@ def run_embedded(
     before = thread.use
     try:
         thread.use = checked_use(*embedding)
-        if weights.__class__ is RNNWeights and resets is None:
-            signature = _signed(call[0], options or None, dropout, True)
+        if weights.__class__ is RNNWeights:
+            signature = _signed(call[0], options or None, dropout, True, resets is not None)
             known = None if signature is None else weights._networks.get(signature)
             if known is not None and known.buffer is weights._buffer:
                 call = _with_lengths_read(call)
-                done = _run_known_embedded(x, hx, weights, known, call, embedding, is_watched)
+                done = _run_known_embedded(
+                    x, hx, weights, known, call, embedding, is_watched, resets
+                )
                 if done is not None:
                     y, h_n, c_n, context = done
                     return unwrap(y), unwrap(h_n), unwrap(c_n), context
@@ -534,19 +552,30 @@ def _run_known_embedded(
     call: Request,
     embedding: Embedding,
     is_watched: bool,
+    replaced: Replaced,
 ) -> tuple[Any, ...] | None:
     """`_run_known` on arrays that are read without a protocol; None where they are not."""
     # The buffer may be an array of CuPy, over a tensor: it is read on this stream or not at all.
     x, native = known_array(x), known_array(known.buffer)
     if x is None or x.kind != known.backend.library.kind:
         return None
-    if hx.__class__ is tuple:
-        hx = tuple(map(known_array, hx))
-    elif hx is not None:
-        hx = known_array(hx)
+    if hx is not None:
+        hx = _known_states(hx)
         if hx is None:
             return None
-    return _run_known(x, hx, weights, native, known, call, embedding, is_watched)
+    if replaced is not None:
+        resets, reset_to = replaced
+        replaced = known_array(resets), None if reset_to is None else _known_states(reset_to)
+        if reset_to is not None and replaced[1] is None:
+            return None
+    return _run_known(x, hx, weights, native, known, call, embedding, is_watched, replaced)
+
+
+def _known_states(states: Any) -> Any:
+    """A state or a pair of them as `known_array`; of a pair each may be None, which it is not."""
+    if states.__class__ is tuple:
+        return tuple(map(known_array, states))
+    return known_array(states)
 
 
 class _EmbeddedContext(RNNContext[Any]):

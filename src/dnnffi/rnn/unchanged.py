@@ -1,8 +1,8 @@
 """Arrays that the backward pass reads again: whether they are as in the forward pass.
 
-A backward pass reads x, the states and weights that the forward pass was given, and y. PyTorch
-counts the writes to a tensor, so these are noticed in every call; in other arrays only checksums
-show a change, which ``options={"validate": True}`` computes.
+A backward pass reads x, the states, weights and resets that the forward pass was given, and y.
+PyTorch counts the writes to a tensor, so these are noticed in every call; in other arrays only
+checksums show a change, which ``options={"validate": True}`` computes.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ class Read(NamedTuple):
         cls, call: CallArrays, y: AnyArray, given: Iterable[tuple[str, Any]], *, checksums: bool
     ) -> Read:
         """Look at the arrays of a call: ``given`` by the caller, and as the call uses them."""
-        used = {"x": call.x, "h_0": call.h_0, "c_0": call.c_0}
+        used = {"x": call.x, "h_0": call.h_0, "c_0": call.c_0, "resets": _flags_of(call)}
         tensors = _seen((*given, ("y", y)), used)
         if not checksums:
             return cls(tensors, None, {})
         return cls(tensors, y, _checksums(_arrays_of(call, y)))
 
     @classmethod
-    def of_used(cls, x: Any, h_0: Any | None, c_0: Any | None, weights: Any, y: Any) -> Read:
+    def of_used(cls, call: CallArrays, weights: Any, y: Any) -> Read:
         """Look at the arrays of a call in device memory, which it uses as they are."""
         tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
         if tensor_class is None:
             return NOTHING
-        named = ("x", x), ("h_0", h_0), ("c_0", c_0), ("weights", weights), ("y", y)
+        states = ("h_0", call.h_0), ("c_0", call.c_0)
+        named = ("x", call.x), *states, ("weights", weights), ("resets", _flags_of(call)), ("y", y)
         return cls(
             [
                 _seen_tensor(name, array.owner)
@@ -83,7 +84,7 @@ NOTHING = Read((), None, {})
 """For calls of which no change can be noticed."""
 
 
-def tensors_of(x: Any, hx: Any, weights: Any) -> list[tuple[str, Any]]:
+def tensors_of(x: Any, hx: Any, weights: Any, resets: Any = None) -> list[tuple[str, Any]]:
     """Return what a call was given, by name, as far as it may be tensors."""
     if isinstance(weights, RNNWeights):
         named = [("weights", weights.flat)]
@@ -92,7 +93,7 @@ def tensors_of(x: Any, hx: Any, weights: Any) -> list[tuple[str, Any]]:
     else:
         named = []  # refused for that
     states = hx if isinstance(hx, tuple | list) else (hx,)
-    return [("x", x), *zip(("h_0", "c_0"), states, strict=False), *named]
+    return [("x", x), *zip(("h_0", "c_0"), states, strict=False), ("resets", resets), *named]
 
 
 def _seen(given: Iterable[tuple[str, Any]], used: Mapping[str, AnyArray | None]) -> list[Seen]:
@@ -124,7 +125,12 @@ def _arrays_of(call: CallArrays, y: AnyArray) -> dict[str, AnyArray | None]:
     """Return the arrays that the backward pass reads, by name."""
     weights = call.weights.arrays() if isinstance(call.weights, RNNWeights) else call.weights
     named = {f"weights[{index}]": one for index, one in enumerate(weights)}
-    return {"x": call.x, "h_0": call.h_0, "c_0": call.c_0, "y": y, **named}
+    states = {"h_0": call.h_0, "c_0": call.c_0}
+    return {"x": call.x, **states, "resets": _flags_of(call), "y": y, **named}
+
+
+def _flags_of(call: CallArrays) -> AnyArray | None:
+    return None if call.resets is None else call.resets.flags
 
 
 def _checksums(arrays: Mapping[str, AnyArray | None]) -> dict[str, bytes]:

@@ -93,6 +93,33 @@ def test_resets_run_by_the_kernels_without_being_named(emulated, rows, on_host):
     assert emulated.calls("cudnnRNNForward") == 0
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_known_call_with_resets_is_not_looked_at_closely(emulated, monkeypatch, rows):
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10)
+    flat = dnnffi.RNNWeights.random(spec, rng).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    dy = emulated.asarray(rng.standard_normal(spec.y_shape(4, 5), "f4"))
+    reset_to = None
+    if rows:
+        state = rng.standard_normal(spec.h_shape(rows), "f4")
+        reset_to = tuple(map(emulated.asarray, (state, -state)))
+
+    def call(seed):
+        drawn = np.random.default_rng(seed)
+        x = emulated.asarray(drawn.standard_normal(spec.x_shape(4, 5), "f4"))
+        flags = emulated.asarray(drawn.random((4, 5)) < 0.5)
+        more = {"resets": flags, "reset_to": reset_to, "backend": "cudnn"}
+        y, _, context = dnnffi.lstm_forward(x, None, weights, **more)
+        grads = context.backward(dy)
+        return [y, grads.x, grads.weights.flat, *(grads.reset_to or ())]
+
+    expected = [call(seed) for seed in (1, 2)][1]
+    monkeypatch.setattr("dnnffi.rnn.functions._run_checked", None)
+    for one, other in zip(call(2), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypatch):
     monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
     rng = np.random.default_rng(0)
