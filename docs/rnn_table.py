@@ -35,6 +35,7 @@ def problem(
     options: dict[str, Any] | None = None,
     training: bool = False,
     has_resets: bool = False,
+    has_device_lengths: bool = False,
     **spec: Any,
 ) -> RNNProblem:
     """A small LSTM in float32, as far as nothing else is asked for."""
@@ -43,7 +44,7 @@ def problem(
     dense = RNNProblem.dense(
         made, steps=steps, batch=batch, lengths=lengths, options=asked, training=training
     )
-    return dense._replace(has_resets=has_resets)
+    return dense._replace(has_resets=has_resets, has_device_lengths=has_device_lengths)
 
 
 ROWS = (
@@ -62,6 +63,7 @@ ROWS = (
         problem(lengths=(3, 2), options={"algorithm": "persist_static"}),
         "ignored",
     ),
+    Row("Lengths in device memory", problem(has_device_lengths=True)),
     Row("Resets", problem(has_resets=True)),
     Row("65536 time steps", problem(steps=2**16)),
     Row("2 time steps of 40000 rows", problem(steps=2, batch=40_000)),

@@ -97,12 +97,19 @@ class Network:
         return made
 
     def results(
-        self, arrays, accumulate=None, between=lambda: None, in_one_call=False, resets=None
+        self,
+        arrays,
+        accumulate=None,
+        between=lambda: None,
+        in_one_call=False,
+        resets=None,
+        lengths=None,
     ):
         """All results of a training step, or y, h_n and c_n of an inference.
 
         ``between`` is called after the forward pass. Both parts of the backward pass are one call
         of the executor or two. Gradients of the states of ``resets`` are left in ``dresets``.
+        ``lengths`` are for the device.
         """
         problem, spec = self.problem, self.spec
         cell = spec.has_cell
@@ -122,6 +129,7 @@ class Network:
                 self.reserve.data.ptr if problem.training else 0,
                 *map(address, (flags, *reset_to)),
                 reset_rows,
+                address(self.array(lengths)),
             ),
         )
         none = [None] * 4

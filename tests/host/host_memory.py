@@ -52,6 +52,10 @@ class HostArray(np.ndarray):
         return Pointer(self)
 
     @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
+    @property
     def _c_contiguous(self):
         return self.flags.c_contiguous
 

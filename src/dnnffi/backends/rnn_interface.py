@@ -15,7 +15,7 @@ class ForwardAddresses(NamedTuple):
     """The arrays of a forward pass in device memory; 0 for one that does not exist.
 
     ``resets`` has a byte for each row of each step, in the layout of x; ``reset_h`` and ``reset_c``
-    are like h_0 and c_0 with ``reset_rows`` rows, 1 or all.
+    are like h_0 and c_0 with ``reset_rows`` rows, 1 or all. ``lengths`` [B] are int32.
     """
 
     x: int
@@ -31,6 +31,7 @@ class ForwardAddresses(NamedTuple):
     reset_h: int = 0
     reset_c: int = 0
     reset_rows: int = 1
+    lengths: int = 0
 
 
 class BackwardDataAddresses(NamedTuple):

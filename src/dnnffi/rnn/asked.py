@@ -31,6 +31,7 @@ class Asked:
     dropout: float
     generator: ref[Any] | None
     has_resets: bool
+    has_device_lengths: bool
 
     def find_generator(self) -> tuple[bool, Any]:
         """Return whether the random numbers are still there, if any are needed, and these."""
@@ -79,8 +80,12 @@ def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) 
         made = RNNProblem.packed(
             spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
         )
+        if asked.has_device_lengths:
+            raise ValueError("lengths and batch_sizes exclude each other; give one")
         return made._replace(has_resets=asked.has_resets)
     batch, steps = shape[:2] if batch_first else shape[1::-1]
     rest = batch_first, lengths, training, dropout, options
     made = RNNProblem._dense(spec, steps, batch, *rest)
-    return made._replace(has_resets=True) if asked.has_resets else made
+    if not asked.has_resets and not asked.has_device_lengths:
+        return made
+    return made._replace(has_resets=asked.has_resets, has_device_lengths=asked.has_device_lengths)

@@ -111,6 +111,13 @@ class RNNBackend:
         """Flags of one byte where the backend's plans read them."""
         return flags
 
+    def device_lengths_refusal(self, problem: RNNProblem, device: int) -> UnsupportedError | None:
+        """Return why a problem with lengths in device memory does not run; None if it does.
+
+        Raises the error in a capture, in which lengths cannot be copied to the host.
+        """
+        return UnsupportedError(self.name, "", "takes no lengths in device memory")
+
     def check_device(self, device: int | None) -> int:
         """``device``, or the current one where it is None."""
         if device not in (None, 0):
@@ -200,12 +207,24 @@ class DeviceRNNBackend(RNNBackend):
     def _network(self, problem: RNNProblem, device: int) -> Network:
         """The network of a problem, which the plans of all of its sizes share."""
         options = problem.options._replace(tune="auto", validate=False)
-        key = problem.spec, problem.training, problem.drops, options, problem.has_resets, device
+        of_rows = problem.has_resets, problem.has_device_lengths
+        key = problem.spec, problem.training, problem.drops, options, *of_rows, device
         found = self.networks.find(key)
         if found is None:
             parts = PlanParts(problem.spec, device, self.resources, self._operations)
             found = self.networks.get(key, lambda: Network(self.candidates, parts, self.tuner))
         return found
+
+    def device_lengths_refusal(self, problem: RNNProblem, device: int) -> UnsupportedError | None:
+        with self.memory.use(device):
+            try:
+                self.candidates.check(problem)
+            except UnsupportedError as error:
+                stream = self.memory.current_stream()
+                if stream.ptr and self.memory.is_capturing(stream):
+                    raise
+                return error
+        return None
 
     def placed(self, flags: AnyArray, device: int) -> AnyArray:
         if not isinstance(flags, np.ndarray):

@@ -26,6 +26,7 @@ class CallArrays(NamedTuple):
     c_0: AnyArray | None
     weights: RNNWeights | list[AnyArray]
     resets: Resets | None = None
+    lengths: AnyArray | None = None
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
@@ -69,9 +70,14 @@ class CallArrays(NamedTuple):
 
     def check_device(self, name: str, array: AnyArray) -> None:
         """Raise unless an array is on the device of x."""
-        device = self.backend.device_of(name, array)
-        if device != self.device:
-            raise ValueError(f"{name} must be on the device of x, {self.device}; it is on {device}")
+        check_device(self.backend, name, array, self.device)
+
+
+def check_device(backend: RNNBackend, name: str, array: AnyArray, device: int) -> None:
+    """Raise unless an array is on ``device``, which is that of x."""
+    found = backend.device_of(name, array)
+    if found != device:
+        raise ValueError(f"{name} must be on the device of x, {device}; it is on {found}")
 
 
 def initial_states(spec: RNNSpec, hx: Any) -> tuple[Any, Any]:

@@ -155,15 +155,37 @@ class ExecutorPlan:
                 return False
         return True
 
-    def taken_resets(self, flags: Any, reset_to: Any) -> Resets | None:
-        """Return the resets of a call that can use their arrays as they are; None for others."""
+    def taken_rows(self, rows: Any) -> tuple[Resets | None, Array | None] | None:
+        """Return the resets and lengths of a call (`RowArrays`) that are used as they are.
+
+        None where they have to be looked at closely.
+        """
+        resets, (flags, reset_to, lengths) = None, rows
+        if flags is not None:
+            resets = self._taken_resets(flags, reset_to)
+            if resets is None:
+                return None
+        if lengths is not None and (
+            lengths.__class__ is not self.parts.ndarray
+            or not lengths._c_contiguous
+            or lengths.shape != (self.problem.batch,)
+            or lengths.dtype.name != "int32"
+            or not self._is_here(lengths)
+        ):
+            return None
+        return resets, lengths
+
+    def _is_here(self, array: Array) -> bool:
+        return self.parts.is_only_device or array.data.device_id == self.device
+
+    def _taken_resets(self, flags: Any, reset_to: Any) -> Resets | None:
         parts = self.parts
         if (
             flags.__class__ is not parts.ndarray
             or not flags._c_contiguous
             or flags.shape != self.x_shape[:-1]
             or flags.dtype.name not in FLAG_DTYPES
-            or not (parts.is_only_device or flags.data.device_id == self.device)
+            or not self._is_here(flags)
         ):
             return None
         if reset_to is None:
@@ -225,15 +247,18 @@ class ExecutorPlan:
         weights: Array,
         weights_at: int | None = None,
         resets: Resets | None = None,
+        lengths: Array | None = None,
     ) -> tuple[Array, Array, Array | None, SavedForward | None]:
         """(y, h_n, c_n, what `backward` needs or None) of arrays that it `takes`.
+
+        ``lengths`` are those of a problem that has them in device memory.
 
         Weights that came without their address are checked here.
         """
         parts = self.parts
         if parts.current_device() != self.device:
             with self.memory.use(self.device):
-                return self.forward(x, h_0, c_0, weights, weights_at, resets)
+                return self.forward(x, h_0, c_0, weights, weights_at, resets, lengths)
         finder = self.finder
         if finder.is_pending:
             finder.advance()
@@ -269,6 +294,7 @@ class ExecutorPlan:
                 workspace.data.ptr,
                 0 if reserve is None else reserve.data.ptr,
                 *(_WITHOUT_RESETS if resets is None else _reset_addresses(resets)),
+                0 if lengths is None else lengths.data.ptr,
             )
         )
         if route.replayed is None and not captured:

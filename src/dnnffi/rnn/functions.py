@@ -40,7 +40,14 @@ from dnnffi.rnn.backend import (
 from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
-from dnnffi.rnn.resets import RESET_NAMES, Resets, check_given, row_gradient
+from dnnffi.rnn.resets import RESET_NAMES, Resets, row_gradient
+from dnnffi.rnn.row_arrays import (
+    RowArrays,
+    checked_lengths,
+    lengths_on_host,
+    row_arrays,
+    warn_of_copy,
+)
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import BackendName, GradientName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
@@ -238,9 +245,6 @@ Request = tuple[NetworkRequest, Any, Any]
 Dropout = tuple[float, DropoutState | None]
 _NO_DROPOUT: Dropout = (0.0, None)
 
-Replaced = tuple[Any, Any] | None
-"""The arguments resets and reset_to of a call; None without resets."""
-
 
 def _run(
     x: AnyArray,
@@ -259,24 +263,23 @@ def _run(
     """
     if "torch._dynamo" in sys.modules and is_compiling():
         return uncompiled(_run)(x, hx, weights, call, options, dropout, found, resets, reset_to)
-    replaced = None
-    if resets is not None or reset_to is not None:
-        replaced = _given(resets, reset_to)
     if options is not None and embeds(options):
-        return _run_embedded(x, hx, weights, call, options, dropout, replaced)
-    signature = None
+        return _run_embedded(x, hx, weights, call, options, dropout, resets, reset_to)
+    signature = rows = None
+    if resets is not None or reset_to is not None or call[1] is not None:
+        rows = row_arrays(call[1], resets, reset_to)
     if weights.__class__ is RNNWeights:
-        signature = _signed(call[0], options, dropout, found is not None, replaced is not None)
+        signature = _signed(call[0], options, dropout, found is not None, rows)
         known = None if signature is None else weights._networks.get(signature)
         if known is not None and known.buffer is weights._buffer:
-            call = _with_lengths_read(call)
+            call = _with_lengths_read(call, rows)
             native = known.native if found is None else known_array(known.buffer)
             if found is None or found is known.backend:
                 watched = found is not None
-                done = _run_known(x, hx, weights, native, known, call, None, watched, replaced)
+                done = _run_known(x, hx, weights, native, known, call, None, watched, rows)
                 if done is not None:
                     return done
-    return _run_checked(x, hx, weights, call, options, dropout, found, signature, replaced)
+    return _run_checked(x, hx, weights, call, options, dropout, found, signature, rows)
 
 
 def _signed(
@@ -284,7 +287,7 @@ def _signed(
     options: object,
     dropout: Dropout,
     has_allocator: bool,
-    has_resets: bool,
+    rows: RowArrays | None,
 ) -> tuple[Any, ...] | None:
     """Return the key of a network among those of its `RNNWeights`.
 
@@ -305,8 +308,8 @@ def _signed(
         signature = (*signature, probability, None if state is None else ref(state))
     if has_allocator:
         signature = (*signature, "allocator")
-    if has_resets:
-        signature = (*signature, "resets")
+    if rows is not None:
+        signature = (*signature, rows.resets is not None, rows.lengths is not None)
     if options is not None:
         if not isinstance(options, dict):
             return None
@@ -318,9 +321,14 @@ def _signed(
     return signature
 
 
-def _with_lengths_read(call: Request) -> Request:
-    """The call with lengths that can be read twice: they may come from a generator."""
+def _with_lengths_read(call: Request, rows: RowArrays | None) -> Request:
+    """The call with lengths that can be read twice: they may come from a generator.
+
+    Those on the device are left out: they are among the ``rows``.
+    """
     network, lengths, batch_sizes = call
+    if rows is not None and rows.lengths is not None:
+        return network, None, batch_sizes
     if batch_sizes is not None:
         batch_sizes = as_integers("batch_sizes", batch_sizes)
     elif lengths is None:
@@ -339,7 +347,7 @@ def _run_known(
     call: Request,
     embedding: Embedding | None = None,
     is_watched: bool = False,
-    replaced: Replaced = None,
+    rows: RowArrays | None = None,
 ) -> tuple[Any, ...] | None:
     """`_run` of a network that is known; None where the arrays have to be looked at closely.
 
@@ -366,19 +374,20 @@ def _run_known(
     if not plan.accepts(x, h_0, c_0):
         return None
     done: tuple[Any, ...]
-    resets = None
-    if replaced is not None:
-        resets = None if known.is_on_host else plan.taken_resets(*replaced)
-        if resets is None:
+    resets = lengths = None
+    if rows is not None:
+        taken = None if known.is_on_host else plan.taken_rows(rows)
+        if taken is None:
             return None
+        resets, lengths = taken
     if known.is_on_host:
         done = plan.forward_known(x, h_0, c_0, native)
     else:
-        done = plan.forward(x, h_0, c_0, native, native.data.ptr, resets)
+        done = plan.forward(x, h_0, c_0, native, native.data.ptr, resets, lengths)
     if not plan.problem.training:
         return done
     *results, saved = done
-    given = x, h_0, c_0, weights, resets
+    given = x, h_0, c_0, weights, resets, lengths
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
     read = unchanged.NOTHING
     if is_watched:
@@ -398,14 +407,14 @@ def _run_checked(
     dropout: Dropout,
     found: RNNBackend | None,
     signature: tuple[Any, ...] | None,
-    resets: Replaced,
+    rows: RowArrays | None,
 ) -> tuple[Any, ...]:
     """`_run` of a network that is not known, or of arrays that have to be looked at closely."""
     (mode, training, num_layers, bidirectional, batch_first, backend), lengths, batch_sizes = call
     probability, state = dropout
     given: list[tuple[str, Any]] = []
     if training and "torch" in sys.modules:
-        given = unchanged.tensors_of(x, hx, weights, resets and resets[0])
+        given = unchanged.tensors_of(x, hx, weights, rows and rows.resets)
     checked = rnn_options(options, mode)
     x = as_array("x", x)
     has_allocator = found is not None
@@ -413,11 +422,9 @@ def _run_checked(
         found = rnn_backends.for_call(backend, x)
     spec, weights = weights_of(mode, weights, num_layers, bidirectional)
     h_0, c_0 = initial_states(spec, hx)
-    reset_to = (None, None)
-    if resets is not None:
-        reset_to = pair(spec, resets[1], "reset_to", RESET_NAMES)
+    resets, reset_to, on_device = rows or (None, None, None)
+    reset_to = pair(spec, reset_to, "reset_to", RESET_NAMES)
     batch_first = check_flag("batch_first", batch_first)  # 1 equals True, and would find its plan
-    lengths = integers_or_none("lengths", lengths)
     batch_sizes = integers_or_none("batch_sizes", batch_sizes)
     device = found.device_of("x", x)
     generator = None
@@ -427,7 +434,18 @@ def _run_checked(
     elif probability:
         warn_of_dropout()
     rest = probability, None if generator is None else ref(generator), resets is not None
-    asked = found.asked(spec, device, batch_first, checked, training, *rest)
+    settings = spec, device, batch_first, checked, training, *rest
+    if on_device is None:
+        lengths = integers_or_none("lengths", lengths)
+    else:
+        problem = problem_of(x, None, batch_sizes, found.asked(*settings, True))
+        on_device = checked_lengths(found, device, on_device, problem.batch)
+        lengths, error = None, found.device_lengths_refusal(problem, device)
+        if error is not None:
+            warn_of_copy(error)
+            lengths = lengths_on_host(on_device, problem.steps)
+            on_device = signature = None  # the next call of the network has other lengths
+    asked = found.asked(*settings, on_device is not None)
     key = x.shape, lengths, batch_sizes, asked
     plan = found.plans.find(key)
     if plan is None:
@@ -442,10 +460,12 @@ def _run_checked(
     c_0 = arrays.optional("c_0", c_0, plan.c_shape)
     replaced = None
     if resets is not None:
-        replaced = Resets.of(arrays, plan.problem, resets[0], reset_to)
-    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0, resets=replaced)
+        replaced = Resets.of(arrays, plan.problem, resets, reset_to)
+    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0, resets=replaced, lengths=on_device)
     native = found.native(weights, spec)
-    more = {} if replaced is None else {"resets": replaced}
+    more: dict[str, Any] = {} if replaced is None else {"resets": replaced}
+    if on_device is not None:
+        more["lengths"] = on_device
     *results, saved = plan.forward(x, h_0, c_0, native, **more)
     if not plan.problem.has_steps:
         pass  # nothing to compare, and no plan to know again
@@ -480,12 +500,14 @@ def _run_embedded(
     call: Request,
     options: Any,
     dropout: Dropout,
-    resets: Replaced,
+    resets: Any,
+    reset_to: Any,
 ) -> tuple[Any, ...]:
     """`_run` on arrays of another library; the results are objects of the user's allocator."""
     rest = dict(options)
     embedding = take_embedding(rest)
-    return run_embedded(x, hx, weights, call, rest, dropout, embedding, resets=resets)
+    of_rows = {"resets": resets, "reset_to": reset_to}
+    return run_embedded(x, hx, weights, call, rest, dropout, embedding, **of_rows)
 
 
 def run_embedded(
@@ -498,7 +520,8 @@ def run_embedded(
     embedding: Embedding,
     *,
     is_watched: bool = True,
-    resets: Replaced = None,
+    resets: Any = None,
+    reset_to: Any = None,
 ) -> tuple[Any, ...]:
     """Return (y, h_n, c_n, context) of a call with an allocator, whose objects the results are.
 
@@ -508,13 +531,16 @@ def run_embedded(
     before = thread.use
     try:
         thread.use = checked_use(*embedding)
+        rows = row_arrays(call[1], resets, reset_to)
         if weights.__class__ is RNNWeights:
-            signature = _signed(call[0], options or None, dropout, True, resets is not None)
+            signature = _signed(call[0], options or None, dropout, True, rows)
             known = None if signature is None else weights._networks.get(signature)
             if known is not None and known.buffer is weights._buffer:
-                call = _with_lengths_read(call)
+                of_call = _with_lengths_read(call, rows)
+                if rows is None or rows.lengths is None:
+                    call = of_call
                 done = _run_known_embedded(
-                    x, hx, weights, known, call, embedding, is_watched, resets
+                    x, hx, weights, known, of_call, embedding, is_watched, rows
                 )
                 if done is not None:
                     y, h_n, c_n, context = done
@@ -529,11 +555,13 @@ def run_embedded(
             arrays = enumerate(listed_weights(weights))
             weights = [external_array(f"weights[{i}]", w, kind) for i, w in arrays]
         hx = wrapped(("h_0", "c_0"), hx, kind)
-        if resets is not None:
-            flags, reset_to = resets
-            resets = wrapped(("resets",), flags, kind), wrapped(RESET_NAMES, reset_to, kind)
-        replaced = resets or (None, None)
-        *results, context = _run(x, hx, weights, call, options, dropout, found, *replaced)
+        if rows is not None:
+            resets = wrapped(("resets",), resets, kind)
+            reset_to = wrapped(RESET_NAMES, reset_to, kind)
+            if rows.lengths is not None:
+                call = call[0], wrapped(("lengths",), rows.lengths, kind), call[2]
+        of_rows = resets, reset_to
+        *results, context = _run(x, hx, weights, call, options, dropout, found, *of_rows)
         results = in_user_memory(results, kind)
     finally:
         thread.use = before
@@ -552,7 +580,7 @@ def _run_known_embedded(
     call: Request,
     embedding: Embedding,
     is_watched: bool,
-    replaced: Replaced,
+    rows: RowArrays | None,
 ) -> tuple[Any, ...] | None:
     """`_run_known` on arrays that are read without a protocol; None where they are not."""
     # The buffer may be an array of CuPy, over a tensor: it is read on this stream or not at all.
@@ -563,19 +591,23 @@ def _run_known_embedded(
         hx = _known_states(hx)
         if hx is None:
             return None
-    if replaced is not None:
-        resets, reset_to = replaced
-        replaced = known_array(resets), None if reset_to is None else _known_states(reset_to)
-        if reset_to is not None and replaced[1] is None:
+    if rows is not None:
+        known_rows = RowArrays(*map(_known_states, rows))
+        pairs = zip(rows, known_rows, strict=True)
+        if any(found is None and given is not None for given, found in pairs):
             return None
-    return _run_known(x, hx, weights, native, known, call, embedding, is_watched, replaced)
+        rows = known_rows
+    return _run_known(x, hx, weights, native, known, call, embedding, is_watched, rows)
 
 
 def _known_states(states: Any) -> Any:
-    """A state or a pair of them as `known_array`; of a pair each may be None, which it is not."""
+    """An array or a pair of them as `known_array`, which is None for what it does not read.
+
+    None stays None.
+    """
     if states.__class__ is tuple:
         return tuple(map(known_array, states))
-    return known_array(states)
+    return None if states is None else known_array(states)
 
 
 class _EmbeddedContext(RNNContext[Any]):
@@ -679,12 +711,6 @@ def _copied_to_user(gradient: Any) -> Any:
     return unwrap(allocated_copy(gradient))
 
 
-def _given(resets: Any, reset_to: Any) -> Replaced:
-    """The arguments of a call that are about resets."""
-    check_given(resets, reset_to)
-    return None if resets is None else (resets, reset_to)
-
-
 def _checked(dropout: object, state: object) -> Dropout:
     """The arguments of a training call that are about dropout."""
     if dropout.__class__ is float and dropout == 0 and state is None:
@@ -731,8 +757,10 @@ def lstm(
     num_layers : L
     bidirectional : whether D is 2
     batch_first : whether x and y are [B, T, ...]
-    lengths : number of steps of each row, from 0 to T, in any order; integers on the host. Beyond
-        the length of a row y is zero; h_n and c_n are the states after its last step
+    lengths : number of steps of each row, from 0 to T, in any order: integers on the host, or an
+        integer array [B] on the device of x, which dnnffi's own kernels read there, and in which
+        others count as the nearest. Beyond the length of a row y is zero; h_n and c_n are the
+        states after its last step
     batch_sizes : number of rows at each step of packed sequences, as in PyTorch's
         ``PackedSequence``. It never increases; all are 0 for an empty batch
     resets : [T, B] in the layout of x ([B, T], or packed), bool or integers, on the device of x or

@@ -76,7 +76,12 @@ class Operations:
                     launch = self._launch(stream)
                     self._generator.in_order(launch, lambda: graph.launch(stream))
                 return replayed
-            if route.staged and not at.resets and self._run_staged(replayed, at, stream):
+            if (
+                route.staged
+                and not at.resets
+                and not at.lengths
+                and self._run_staged(replayed, at, stream)
+            ):
                 return replayed
         if executor.least_workspace_bytes > route.workspace_bytes:
             workspace = self._empty((executor.least_workspace_bytes,), self._bytes)

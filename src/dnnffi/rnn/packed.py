@@ -114,7 +114,7 @@ class PackedRNN:
         else:
             lengths = integers_or_none("lengths", lengths)
             batch_sizes = integers_or_none("batch_sizes", batch_sizes)
-            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None, False)
+            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None, False, False)
             problem = problem_of(x, lengths, batch_sizes, asked)
             self._backend.record.check_network(problem, network.device)
             if alone:

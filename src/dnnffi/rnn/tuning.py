@@ -17,6 +17,8 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -294,6 +296,11 @@ class Trial:
         if problem.has_resets:  # flags that are not set take as long to read
             self._kept.append(memory.zeros(problem.leading_shape, byte))
             resets = _address(self._kept[-1])
+        lengths = 0
+        if problem.has_device_lengths:  # from half of the steps to all
+            spread = np.linspace(problem.steps / 2, problem.steps, problem.batch)
+            self._kept.append(memory.constant(np.ceil(spread).astype(np.int32)))
+            lengths = _address(self._kept[-1])
         self._forward = at = ForwardAddresses(
             x=given(x_shape),
             y=result(y_shape),
@@ -305,6 +312,7 @@ class Trial:
             workspace=buffer(executor.least_workspace_bytes),
             reserve=buffer(executor.reserve_bytes) if problem.training else 0,
             resets=resets,
+            lengths=lengths,
         )
         self._training = problem.training
         if self._training:
@@ -437,6 +445,7 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
             "training": problem.training,
             "drops": problem.drops,
             "resets": problem.has_resets,
+            "device_lengths": problem.has_device_lengths,
             "options": [
                 problem.options.algorithm,
                 problem.options.math,

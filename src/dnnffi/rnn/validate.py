@@ -10,12 +10,14 @@ from dnnffi.device.interface import AnyArray
 from dnnffi.execution.comparison import Results, compare
 from dnnffi.rnn.reference import ReferenceRNNPlan
 from dnnffi.rnn.resets import Resets
+from dnnffi.rnn.row_arrays import lengths_on_host
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.weights import RNNWeights
 
 
 def check_forward(call: Any, problem: RNNProblem, results: Sequence[AnyArray | None]) -> None:
     """Raise `ValidationError` where y, h_n or c_n differ from the reference's."""
+    problem = _with_lengths(call, problem)
     plan, names = ReferenceRNNPlan(problem), ("y", "h_n", "c_n")
     resets = _on_host(call.resets)
 
@@ -38,6 +40,7 @@ def check_backward(
     dweights: Any,
 ) -> None:
     """Raise `ValidationError` where a gradient differs from the reference's."""
+    problem = _with_lengths(call, problem)
     plan, names = ReferenceRNNPlan(problem), ("dx", "dh_0", "dc_0")
     resets = _on_host(call.resets)
 
@@ -59,6 +62,14 @@ def check_backward(
         gradient = call.weight_gradient(dweights)
         found |= _numbered(gradient.arrays() if isinstance(gradient, RNNWeights) else gradient)
     compare(problem, found, compute, [dy, dh_n, dc_n, *_inputs(call)])
+
+
+def _with_lengths(call: Any, problem: RNNProblem) -> RNNProblem:
+    """The problem with the lengths of a call on the device; ``ValueError`` for one out of range."""
+    if call.lengths is None:
+        return problem
+    lengths = lengths_on_host(call.lengths, problem.steps, is_strict=True)
+    return problem._replace(lengths=lengths, has_device_lengths=False)
 
 
 def _on_host(resets: Resets | None) -> Resets | None:

@@ -29,7 +29,9 @@ class RNNProblem(NamedTuple):
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
     ([sum(batch_sizes), .]). ``lengths`` has one entry a row, from 0 to T, or is None where every
     row has T steps; packed problems have theirs descending, from 1. There are from 1 to 16,777,216
-    steps, and from 0 to as many rows. With ``has_resets`` states are replaced between steps.
+    steps, and from 0 to as many rows. With ``has_resets`` states are replaced between steps. With
+    ``has_device_lengths`` a call brings the lengths of its rows in device memory, and ``lengths``
+    is None.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class RNNProblem(NamedTuple):
     dropout: float
     options: RNNOptions
     has_resets: bool = False
+    has_device_lengths: bool = False
 
     @classmethod
     def dense(
@@ -149,7 +152,7 @@ class RNNProblem(NamedTuple):
 
     @property
     def row_lengths(self) -> tuple[int, ...]:
-        """The length of every row, also where all are T."""
+        """The length of every row, also where all are T; T where a call brings the lengths."""
         return self.lengths if self.lengths is not None else (self.steps,) * self.batch
 
     @property
@@ -174,6 +177,8 @@ class RNNProblem(NamedTuple):
     def __str__(self) -> str:
         """The problem in words, for error messages."""
         lengths = "" if self.lengths is None else f", lengths {_brief(self.lengths)}"
+        if self.has_device_lengths:
+            lengths = ", lengths on the device"
         dropout = f", dropout {self.dropout}" if self.dropout else ""
         return (
             f"{self.spec}, x {list(self.x_shape)} {self.layout}{lengths}, "

@@ -69,7 +69,7 @@ def max_steps(steps: int) -> int:
 def size_class(problem: RNNProblem) -> SizeClass:
     """Return the class of a problem with at least one row."""
     lengths = problem.lengths
-    longest, is_ragged = problem.steps, lengths is not None
+    longest, is_ragged = problem.steps, lengths is not None or problem.has_device_lengths
     if lengths is not None:
         longest = max(lengths)
         if problem.layout == PACKED:

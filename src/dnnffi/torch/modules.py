@@ -46,7 +46,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             ``input``, without B where the input has no batch; or None for zeros
         lengths : number of steps of each row of a padded batch, from 0 to T and in any order.
             Beyond the length of a row the output is zero, and h_n, c_n are the states at its last
-            step. A tensor is read on the host, so that one on a GPU is waited for
+            step. A tensor on the GPU of ``input`` is read there by dnnffi's own kernels, and is
+            else copied to the host
         resets : [T, B] in the layout of ``input``, bool or integers. Where it is not zero at step
             t, the state before t is that of ``reset_to``, and no gradient passes
         reset_to : like hx, or with one row for all; None for zeros

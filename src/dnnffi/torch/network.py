@@ -123,8 +123,10 @@ def run(
             tensors = [_cast(one, computed) for one in tensors]
     dropout = 0.0
     if keywords:
-        if isinstance(keywords.get("lengths"), Tensor):
-            keywords["lengths"] = keywords["lengths"].tolist()  # type: ignore[union-attr]
+        lengths: Any = keywords.get("lengths")
+        if isinstance(lengths, Tensor):
+            is_here = lengths.is_cuda and lengths.device == x.device
+            keywords["lengths"] = lengths.to(torch.int32) if is_here else lengths.tolist()
         if isinstance(keywords.get("batch_sizes"), Tensor):
             keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
         dropout = keywords.get("dropout", 0.0)
@@ -212,7 +214,8 @@ def _run_on_gpu(
     y, h_n, c_n, context = core.run_embedded(
         *(x, hx, weights, call, options, drops, allocation),
         is_watched=is_watched,
-        resets=None if resets is None else (resets, reset_to),
+        resets=resets,
+        reset_to=reset_to,
     )
     return (y, h_n) if c_n is None else (y, h_n, c_n), context
 

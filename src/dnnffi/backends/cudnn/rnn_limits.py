@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.cudnn.descriptors.rnn_data import MAX_STEPS
-from dnnffi.backends.vendor.limits import RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, RESETS, Limit, Limits
 from dnnffi.spec.problem import RNNProblem
 
 
@@ -13,6 +13,7 @@ def _uneven(problem: RNNProblem) -> bool:
 
 LIMITS: Limits[RNNProblem] = (
     RESETS,
+    DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.steps > MAX_STEPS,
         f"an RNN takes at most {MAX_STEPS} time steps; got {{asked.steps}}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.miopen.types import RNN_DATA_TYPES
-from dnnffi.backends.vendor.limits import RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, RESETS, Limit, Limits
 from dnnffi.spec.problem import RNNProblem
 
 MAX_BIASED_ROWS = 65_535
@@ -21,6 +21,7 @@ def _longest(problem: RNNProblem) -> int:
 
 LIMITS: Limits[RNNProblem] = (
     RESETS,
+    DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.spec.dtype not in RNN_DATA_TYPES,
         f"RNNs are {' or '.join(RNN_DATA_TYPES)}, not {{asked.spec.dtype}}",

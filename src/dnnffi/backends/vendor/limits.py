@@ -43,6 +43,12 @@ RESETS: Limit[RNNProblem] = Limit(
     "dnnffi's own kernels on CUDA, backend='reference' and dnnffi.jax have",
 )
 
+DEVICE_LENGTHS: Limit[RNNProblem] = Limit(
+    lambda problem: problem.has_device_lengths,
+    "takes no lengths in device memory",
+    "they are copied to the host, except in a capture",
+)
+
 
 def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
     """The first limit that is exceeded, in words; empty where none is."""

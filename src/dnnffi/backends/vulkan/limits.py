@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, RESETS, Limit, Limits
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
@@ -10,6 +10,7 @@ DTYPES = ("float16", "float32")
 
 LIMITS: Limits[RNNProblem] = (
     RESETS,
+    DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.training,
         "it runs inference alone",

@@ -120,6 +120,102 @@ def test_a_known_call_with_resets_is_not_looked_at_closely(emulated, monkeypatch
         np.testing.assert_array_equal(one, other)
 
 
+LENGTHS = (4, 0, 3, 4, 2)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_lengths_on_the_device_are_read_there(emulated, dtype):
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10, num_layers=2, bidirectional=True)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    flat = emulated.asarray(host_weights.to("cudnn").flat)
+    weights = dnnffi.RNNWeights(flat, spec, backend="cudnn")
+    x, dy = (rng.standard_normal(shape, "f4") for shape in (spec.x_shape(4, 5), spec.y_shape(4, 5)))
+    for lengths in (LENGTHS, LENGTHS[::-1], (0,) * 5, (4,) * 5):
+        on_device = emulated.asarray(np.array(lengths, dtype))
+        y, (h_n, _), context = dnnffi.lstm_forward(
+            emulated.asarray(x), None, weights, lengths=on_device, backend="cudnn"
+        )
+        grads = context.backward(emulated.asarray(dy))
+        expected_y, (expected_h, _), context = dnnffi.lstm_forward(
+            x, None, host_weights, lengths=lengths
+        )
+        expected = context.backward(dy)
+        pairs = [(y, expected_y), (h_n, expected_h), (grads.x, expected.x)]
+        pairs.append((grads.weights.flat, expected.weights.to("cudnn").flat))
+        for one, other in pairs:
+            assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+    assert emulated.calls("cudnnRNNForward") == 0
+
+
+def device_lengths_call(emulated, lengths, dtype="float32", **options):
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype=dtype)
+    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    x = emulated.asarray(np.ones((4, 5, 3), dtype))
+    return dnnffi.gru(x, None, weights, lengths=lengths, backend="cudnn", options=options)[0]
+
+
+def test_lengths_on_the_device_are_copied_where_they_cannot_be_read(host, monkeypatch):
+    monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", False)
+    lengths = host.asarray(np.array(LENGTHS, "i4"))
+    with pytest.warns(dnnffi.PerformanceWarning, match="copied to the host in every call.*cuDNN"):
+        found = device_lengths_call(host, lengths, "float64")
+    np.testing.assert_array_equal(found, device_lengths_call(host, LENGTHS, "float64"))
+    lengths[...] = LENGTHS[::-1]  # of a network that is known now
+    again = device_lengths_call(host, lengths, "float64")
+    np.testing.assert_array_equal(again, device_lengths_call(host, LENGTHS[::-1], "float64"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lengths_on_the_device_that_are_out_of_range_count_as_the_nearest(
+    request, monkeypatch, dtype
+):
+    """By the kernels, and of a type that they do not have, by the library."""
+    monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", True)
+    host = request.getfixturevalue("emulated" if dtype == "float32" else "host")
+    lengths = host.asarray(np.array((9, -3, 3, 4, 2), "i4"))
+    found = device_lengths_call(host, lengths, dtype)
+    clamped = host.asarray(np.array(LENGTHS, "i4"))
+    np.testing.assert_array_equal(found, device_lengths_call(host, clamped, dtype))
+
+
+def test_validation_says_which_length_on_the_device_is_out_of_range(emulated):
+    lengths = emulated.asarray(np.array((4, 0, 3, 5, 2), "i4"))
+    with pytest.raises(ValueError, match=r"^lengths\[3\] must be from 0 to 4 \(T\); got 5, which"):
+        device_lengths_call(emulated, lengths, validate=True)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "match"),
+    [
+        (np.ones(4, "i4"), ValueError, r"^lengths must have one entry .* 5 rows .* shape \(4,\)$"),
+        (np.ones((5, 1), "i4"), ValueError, r"^lengths must have one entry .* shape \(5, 1\)$"),
+        (np.ones(5, "f4"), TypeError, r"^lengths must be integers; got float32$"),
+        (np.ones(5, bool), TypeError, r"^lengths must be integers; got bool$"),
+    ],
+)
+def test_wrong_lengths_on_the_device(emulated, lengths, error, match):
+    with pytest.raises(error, match=match):
+        device_lengths_call(emulated, emulated.asarray(lengths))
+
+
+def test_a_known_call_with_lengths_on_the_device_is_not_looked_at_closely(emulated, monkeypatch):
+    lengths = emulated.asarray(np.array(LENGTHS, "i4"))
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    x = emulated.asarray(np.ones((4, 5, 3), "f4"))
+    more = {"lengths": lengths, "backend": "cudnn"}
+    dnnffi.gru(x, None, weights, **more)
+    monkeypatch.setattr("dnnffi.rnn.functions._run_checked", None)
+    lengths[...] = LENGTHS[::-1]
+    y = np.asarray(dnnffi.gru(x, None, weights, **more)[0])
+    for row, length in enumerate(LENGTHS[::-1]):
+        assert y[:length, row].all()
+        assert not y[length:, row].any()
+
+
 def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypatch):
     monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
     rng = np.random.default_rng(0)

@@ -63,7 +63,7 @@ def test_rows_of_unequal_length_are_packed_by_tables(batch_first, lengths, more)
 
 def split(tables):
     """The three tables as lists."""
-    entries, steps, batch = tables.entries().tolist(), tables.steps, len(tables.caller_lengths)
+    entries, steps, batch = tables.entries().tolist(), tables.steps, tables.batch
     starts = [(address - 1000) // 4 for address in tables.addresses(1000)]
     assert starts == [0, steps + 1, steps + 1 + batch]
     assert 4 * len(entries) == tables.nbytes

@@ -174,7 +174,8 @@ class OwnCandidates:
         )
         for way in ways:
             options = problem.options
-            key = problem.spec, options.math, options.clip, problem.drops, way, device
+            of_lengths = problem.has_device_lengths
+            key = problem.spec, options.math, options.clip, problem.drops, of_lengths, way, device
             make = partial(way.network, problem, device, self._memory, OWN)
             try:
                 made = self._networks.get(key, make)

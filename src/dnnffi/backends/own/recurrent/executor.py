@@ -27,6 +27,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     LayerKernel,
     begin_kernels,
     bias_kernel,
+    device_length_kernels,
     dropout_kernels,
     finish_kernel,
     narrow_kernel,
@@ -114,7 +115,10 @@ class OwnNetwork:
         self.input_bytes = spec.input_size * self.item_bytes
         self.packing: Packing | None = None
         if kind.packed:
-            self.packing = Packing(self.item_bytes, self.input_bytes, self.output_bytes, memory)
+            self.packing = Packing(
+                *(self.item_bytes, self.input_bytes, self.output_bytes, memory),
+                has_device_lengths=problem.has_device_lengths,
+            )
         self.forward_kernel = LayerKernel(forward, memory)
         self.backward_kernel = None
         self.bias_gradients: BiasGradients | None = None
@@ -216,7 +220,8 @@ def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSou
     if forward.kind.packed:
         item_bytes = ITEM_SIZES[spec.dtype]
         found += [table_kernel(), *row_kernels(item_bytes).values()]
-        found += begin_kernels(item_bytes).values()
+        of_begin = device_length_kernels if problem.has_device_lengths else begin_kernels
+        found += of_begin(item_bytes).values()
     if problem.drops:
         found += dropout_kernels(spec.dtype)
     kind = forward.kind
@@ -281,7 +286,8 @@ class OwnRNNExecutor(AddressExecutor):
             of_forward, of_backward = buffers.forward_room.cleared(at.workspace, 0), (0, 0)
             if buffers.backward_room is not None and buffers.backward_room.is_reserved:
                 of_backward = buffers.backward_room.cleared(0, at.reserve)
-            network.packing.begin(launch, layout, tables, at.x, x, at.y, of_forward, of_backward)
+            where = layout, tables, at.x, x, at.y
+            network.packing.begin(launch, *where, of_forward, of_backward, at.lengths)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -480,6 +486,8 @@ class OwnRNNExecutor(AddressExecutor):
         network, buffers, positions = self._network, self._buffers, self._positions
         xs = [at.reserve + buffers.packed_x if self._copies else at.x]
         xs += [at.reserve + arrays.dropped for arrays in buffers.arrays[:-1]]
+        if self.problem.has_device_lengths:
+            self._clear_unused(launch, at.reserve, xs)
 
         found = [self._matrix_addresses(at, xs, place) for place in network.matrices]
 
@@ -524,6 +532,18 @@ class OwnRNNExecutor(AddressExecutor):
             h_before=at.reserve + arrays.h_before + direction * self._state_bytes,
             dw_hh=at.dweights + w_hh,
         )
+
+    def _clear_unused(self, launch: Launch, reserve: int, xs: list[int]) -> None:
+        """Enqueue the clearing of what products of the weights read and no row has."""
+        network, packing = self._network, self._network.packing
+        assert packing is not None
+        arrays = [(xs[0], network.input_bytes), *((x, network.output_bytes) for x in xs[1:])]
+        for of_layer in self._buffers.arrays:
+            for direction in range(self._directions):
+                gates = reserve + of_layer.gates + direction * self._gate_bytes
+                state = reserve + of_layer.h_before + direction * self._state_bytes
+                arrays += [(gates, network.gate_bytes), (state, network.position_bytes)]
+        packing.clear_unused(launch, self._layout, self._table_addresses(reserve), arrays)
 
     def _bias_gradients(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool

@@ -26,6 +26,9 @@ MAX_ROWS = 128, 960
 """Rows of a batch whose lengths are arguments of one launch: few, which cost the host less to pass,
 and as many as fit into the 4096 bytes that arguments may have."""
 
+MAX_ARRAYS = 64
+"""Arrays whose unused positions a launch clears."""
+
 ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
 
@@ -107,6 +110,19 @@ def begin_kernels(item_bytes: int) -> dict[tuple[int, int], KernelSource]:
     }
 
 
+def device_length_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
+    """Return the kernels for lengths in device memory.
+
+    They begin a forward pass, and clear the positions that no row has. The keys are the name and
+    the bytes of the pieces that are copied or cleared.
+    """
+    return {
+        (name, nbytes): _row_kernel(name, nbytes, MAX_ROWS[0])
+        for nbytes in (WORD_BYTES, item_bytes)
+        for name in ("begin_rows_of_device", "clear_unused")
+    }
+
+
 def table_kernel() -> KernelSource:
     """Return the kernel that stores tables of rows."""
     return _row_kernel("store_entries", WORD_BYTES, MAX_ROWS[-1])
@@ -123,6 +139,7 @@ def _row_kernel(name: str, piece_bytes: int, max_rows: int) -> KernelSource:
     constants: dict[str, Constant] = {
         "Piece": _PIECES[piece_bytes],
         "MAX_ROWS": max_rows,
+        "MAX_ARRAYS": MAX_ARRAYS,
         "ROWS_PER_BLOCK": ROWS_PER_BLOCK,
     }
     return kernel_source("rows.cu", name, constants)

@@ -10,9 +10,11 @@ import numpy as np
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
+    MAX_ARRAYS,
     MAX_ROWS,
     ROWS_PER_BLOCK,
     begin_kernels,
+    device_length_kernels,
     row_kernels,
     table_kernel,
 )
@@ -25,6 +27,11 @@ _MAX_BLOCKS = 2**16
 _PACKED_COPY = Struct("<10q")
 """The struct ``PackedCopy`` of ``packed_rows.cuh``."""
 
+_CLEAR_PARAMS = Struct(f"<{4 + 2 * MAX_ARRAYS}q")
+"""The struct ``ClearParams`` of ``rows.cu``."""
+
+_CLEARING_BLOCKS = 64
+"""Blocks that clear the unused positions of an array."""
 
 Cleared = tuple[int, int]
 """Address and bytes of memory that is cleared before a kernel, in whole words."""
@@ -41,7 +48,13 @@ class Packing:
     """
 
     def __init__(
-        self, item_bytes: int, x_bytes: int, y_bytes: int, memory: MemoryWithGraphs
+        self,
+        item_bytes: int,
+        x_bytes: int,
+        y_bytes: int,
+        memory: MemoryWithGraphs,
+        *,
+        has_device_lengths: bool = False,
     ) -> None:
         self._item_bytes, self._x_bytes, self._y_bytes = item_bytes, x_bytes, y_bytes
         self._memory = memory
@@ -49,9 +62,14 @@ class Packing:
         self._kernels: dict[tuple[str, int], Kernel] = {
             key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
         }
-        self._begin: dict[tuple[int, int], Kernel] = {
-            key: memory.kernel(*kernel) for key, kernel in begin_kernels(item_bytes).items()
-        }
+        self._begin: dict[tuple[int, int], Kernel] = {}
+        self._of_device: dict[tuple[str, int], Kernel] = {}
+        if has_device_lengths:
+            for name, kernel in device_length_kernels(item_bytes).items():
+                self._of_device[name] = memory.kernel(*kernel)
+        else:
+            for key, kernel in begin_kernels(item_bytes).items():
+                self._begin[key] = memory.kernel(*kernel)
 
     def begin(
         self,
@@ -63,18 +81,20 @@ class Packing:
         y: int,
         of_forward: Cleared,
         of_backward: Cleared,
+        lengths: int = 0,
     ) -> None:
         """Enqueue what a forward pass begins with: make the tables at ``at``, and pack x.
 
         ``x`` and ``y`` are addresses of the caller's arrays. Past the ends of rows y is filled with
         zeros; the kernel of the last layer writes the rest. Rows that are packed already are
-        neither copied nor filled. What the groups of both kernels exchange is cleared.
+        neither copied nor filled. What the groups of both kernels exchange is cleared. ``lengths``
+        is the address of lengths in device memory, 0 where the host has them.
         """
         tables = layout.tables
         assert tables is not None
         batch, steps, strides = layout.batch, layout.steps, layout.caller_strides
         few, many = MAX_ROWS
-        if batch > many:
+        if batch > many and not lengths:
             self._store_all(launch, tables, at[0])
             if strides is not None:
                 self._gather(launch, layout, at, x, packed_x)
@@ -91,7 +111,6 @@ class Packing:
         else:
             parts, steps = -(-batch // ROWS_PER_BLOCK), layout.caller_steps
         piece_bytes = self._piece_bytes(x, packed_x)
-        lengths = array("i", tables.caller_lengths).tobytes()
         params = BeginParams(
             padded=x,
             packed=packed_x,
@@ -108,15 +127,45 @@ class Packing:
             pieces=self._x_bytes // piece_bytes,
             y=y,
             y_row_bytes=self._y_bytes,
-            rows=batch.to_bytes(8, "little") + lengths.ljust(max_rows * INDEX_BYTES, b"\0"),
         )
-        self._begin[max_rows, piece_bytes](
+        if lengths:
+            kernel, tables_of_block = self._of_device["begin_rows_of_device", piece_bytes], 3
+            rows = Struct("<2q").pack(batch, lengths)
+        else:
+            assert tables.caller_lengths is not None
+            kernel, tables_of_block = self._begin[max_rows, piece_bytes], 2
+            of_rows = array("i", tables.caller_lengths).tobytes()
+            rows = batch.to_bytes(8, "little") + of_rows.ljust(max_rows * INDEX_BYTES, b"\0")
+        kernel(
             (steps * parts,),
             (_THREADS,),
-            (struct_of(params),),
+            (struct_of(params), rows),
             stream=launch.stream,
-            shared_mem=2 * INDEX_BYTES * batch,
+            shared_mem=tables_of_block * INDEX_BYTES * batch,
         )
+
+    def clear_unused(
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, arrays: list[tuple[int, int]]
+    ) -> None:
+        """Enqueue the clearing of the positions of arrays that no row has.
+
+        ``arrays`` have the address of the first position, and the bytes of a position.
+        """
+        for piece_bytes in (WORD_BYTES, self._item_bytes):
+            of_pieces = [
+                one for one in arrays if (one[1] % WORD_BYTES == 0) == (piece_bytes == WORD_BYTES)
+            ]
+            kernel = self._of_device["clear_unused", piece_bytes]
+            for first in range(0, len(of_pieces), MAX_ARRAYS):
+                some = of_pieces[first : first + MAX_ARRAYS]
+                addresses, row_bytes = zip(*some, strict=True)
+                params = _CLEAR_PARAMS.pack(
+                    *(at[0], layout.steps, layout.positions, _CLEARING_BLOCKS),
+                    *(*addresses, *(0,) * (MAX_ARRAYS - len(some))),
+                    *(*row_bytes, *(0,) * (MAX_ARRAYS - len(some))),
+                )
+                blocks = _CLEARING_BLOCKS * len(some)
+                kernel((blocks,), (_THREADS,), (params,), stream=launch.stream)
 
     def _gather(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, padded: int, packed: int

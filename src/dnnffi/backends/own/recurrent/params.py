@@ -200,7 +200,7 @@ class DropParams(NamedTuple):
 
 
 class BeginParams(NamedTuple):
-    """Parameters of ``begin_rows`` (``rows.cu``); ``rows`` is the struct ``Lengths`` there."""
+    """Parameters of ``begin_rows`` and ``begin_rows_of_device`` (``rows.cu``)."""
 
     padded: int
     packed: int
@@ -217,7 +217,6 @@ class BeginParams(NamedTuple):
     pieces: int
     y: int
     y_row_bytes: int
-    rows: bytes
 
 
 class GatherParams(NamedTuple):

@@ -32,31 +32,33 @@ class Tables(NamedTuple):
     lengths [batch] : steps of each packed row, in decreasing order
     caller_rows [batch] : index of each packed row in the caller's batch
 
-    Kernels make them of ``caller_lengths``, the lengths in the caller's order.
+    Kernels make them of ``caller_lengths``, the lengths in the caller's order; None if the caller
+    has these in device memory.
     """
 
-    caller_lengths: tuple[int, ...]
+    caller_lengths: tuple[int, ...] | None
     steps: int
+    batch: int
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tables."""
-        return table_bytes(self.steps, len(self.caller_lengths))
+        return table_bytes(self.steps, self.batch)
 
     def addresses(self, start: int) -> tuple[int, int, int]:
         """Return the address of each table if the first is stored at ``start``."""
         lengths = start + INDEX_BYTES * (self.steps + 1)
-        return start, lengths, lengths + INDEX_BYTES * len(self.caller_lengths)
+        return start, lengths, lengths + INDEX_BYTES * self.batch
 
     def entries(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Return the tables as they are in device memory.
+        """Return the tables of lengths of the host, as they are in device memory.
 
         Examples
         --------
-        >>> Tables((1, 3), steps=3).entries().tolist()
+        >>> Tables((1, 3), steps=3, batch=2).entries().tolist()
         [0, 2, 3, 4, 3, 1, 1, 0]
         """
-        steps, batch = self.steps, len(self.caller_lengths)
+        steps, batch = self.steps, self.batch
         entries = np.zeros(steps + 1 + 2 * batch, np.int32)
         step_offsets = entries[: steps + 1]
         lengths, caller_rows = entries[steps + 1 :].reshape(2, batch)
@@ -97,14 +99,17 @@ def row_layout(problem: RNNProblem) -> RowLayout:
     >>> spec = RNNSpec(mode="gru", input_size=1, hidden_size=1)
     >>> layout = row_layout(RNNProblem.dense(spec, steps=4, batch=2, lengths=[1, 3]))
     >>> layout.positions, layout.tables
-    (4, Tables(caller_lengths=(1, 3), steps=3))
+    (4, Tables(caller_lengths=(1, 3), steps=3, batch=2))
     """
     steps, batch, lengths = problem.steps, problem.batch, problem.lengths
     is_packed = problem.layout == PACKED
     strides = (1, steps) if problem.layout == BATCH_MAJOR else (batch, 1)
+    if problem.has_device_lengths:
+        tables = Tables(None, steps, batch)
+        return RowLayout(steps, batch, steps * batch, 0, 0, tables, strides, steps)
     if lengths is None or (is_packed and lengths[0] == lengths[-1]):
         return RowLayout(steps, batch, steps * batch, *strides)
     longest = max(lengths)
-    tables = Tables(lengths, longest)
+    tables = Tables(lengths, longest, batch)
     in_caller = (None, 0) if is_packed else (strides, steps)
     return RowLayout(longest, batch, sum(lengths), 0, 0, tables, *in_caller)

@@ -7,6 +7,7 @@ namespace dnnffi {
 
 using Piece = Config::Piece;
 constexpr int MAX_ROWS = Config::MAX_ROWS, ROWS_PER_BLOCK = Config::ROWS_PER_BLOCK;
+constexpr int MAX_ARRAYS = Config::MAX_ARRAYS;
 
 /* Clears what groups of the recurrence exchange, before its kernel starts. */
 static DEVICE void clear_words(uint4 *cleared, long long count)
@@ -22,6 +23,13 @@ struct Lengths
 {
     long long batch;
     int of_row[MAX_ROWS]; /* [batch] */
+};
+
+/* Lengths that the caller keeps in device memory. Others than 0 to T count as the nearest of these. */
+struct DeviceLengths
+{
+    long long batch;
+    const int *of_row; /* [batch] */
 };
 
 /* Fills a row of one step with zeros, by the threads of a warp. */
@@ -50,24 +58,23 @@ struct BeginParams
     long long pieces;
     unsigned char *y; /* padded, rows of `y_row_bytes`; null if `padded` is */
     long long y_row_bytes;
-    Lengths rows;
 };
 
 /* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
    forward kernel and those of the backward kernel exchange. Every block sorts for itself in shared memory,
    int [2, batch]. Rows of equal length keep their order, so that the sums of gradients have the same order in
    every call. The recurrent kernel writes the rows of `y`; past their ends they get zeros here. Grid: steps *
-   parts, with the steps of the padded arrays, of which the last ones may have no rows. */
-extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params)
+   parts, with the steps of the padded arrays, of which the last ones may have no rows. ALL_STEPS: these have
+   entries in the tables, too. */
+template <bool ALL_STEPS, class LengthOf>
+static DEVICE void begin(const BeginParams &params, int batch, const LengthOf &length_of, int *memory)
 {
-    extern __shared__ __align__(16) unsigned char memory[];
-    const int batch = params.rows.batch;
-    int *sorted_lengths = (int *)memory, *sorted_rows = sorted_lengths + batch;
+    int *sorted_lengths = memory, *sorted_rows = sorted_lengths + batch;
     for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-        const int length = params.rows.of_row[row];
+        const int length = length_of(row);
         int rank = 0;
         for (int other = 0; other < batch; other++) {
-            const int other_length = params.rows.of_row[other];
+            const int other_length = length_of(other);
             rank += other_length > length || (other_length == length && other < row);
         }
         sorted_lengths[rank] = length;
@@ -84,7 +91,7 @@ extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params
         offset += length < step ? length : step;
         count += length > step;
     }
-    if (part == 0 && threadIdx.x == 0 && count > 0) {
+    if (part == 0 && threadIdx.x == 0 && (ALL_STEPS || count > 0)) {
         params.step_offsets[step] = offset;
         params.step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
     }
@@ -113,6 +120,54 @@ extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params
             else fill_with_zeros<unsigned short>(ended, params.y_row_bytes);
         }
     }
+}
+
+extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params,
+                                      const __grid_constant__ Lengths rows)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    const auto length_of = [&](int row) { return rows.of_row[row]; };
+    begin<false>(params, rows.batch, length_of, (int *)memory);
+}
+
+/* Shared memory: int [3, batch]. */
+extern "C" __global__ void begin_rows_of_device(const __grid_constant__ BeginParams params,
+                                                const __grid_constant__ DeviceLengths rows)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    const int batch = rows.batch, steps = gridDim.x / params.parts;
+    int *lengths = (int *)memory + 2 * batch;
+    for (int row = threadIdx.x; row < batch; row += blockDim.x) {
+        const int length = rows.of_row[row];
+        lengths[row] = length < 0 ? 0 : length < steps ? length : steps;
+    }
+    __syncthreads();
+    const auto length_of = [&](int row) { return lengths[row]; };
+    begin<true>(params, batch, length_of, (int *)memory);
+}
+
+/* Arrays of as many positions as the rows may have at most. */
+struct ClearParams
+{
+    const int *step_offsets; /* [steps + 1] */
+    long long steps;
+    long long positions;
+    long long blocks;                  /* of each array */
+    unsigned char *arrays[MAX_ARRAYS]; /* the first position of each */
+    long long row_bytes[MAX_ARRAYS];   /* bytes of a position of each */
+};
+
+/* Fills the positions behind those of the rows with zeros, before sums over all positions are computed. The
+   host does not know how many positions the rows have. Grid: blocks * arrays. */
+extern "C" __global__ void clear_unused(const __grid_constant__ ClearParams params)
+{
+    const long long number = blockIdx.x / params.blocks, block = blockIdx.x % params.blocks;
+    const long long row_bytes = params.row_bytes[number];
+    const long long first = params.step_offsets[params.steps] * row_bytes / (long long)sizeof(Piece);
+    const long long end = params.positions * row_bytes / (long long)sizeof(Piece);
+    Piece *const array = (Piece *)params.arrays[number];
+    const long long threads = params.blocks * blockDim.x;
+    for (long long i = first + block * blockDim.x + threadIdx.x; i < end; i += threads) array[i] = Piece{};
 }
 
 /* A part of the tables of a larger batch than `begin_rows` takes. */

@@ -1,0 +1,100 @@
+"""Arguments of a call that say what its rows are, as arrays: resets, and lengths on the device."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnnffi.device.arrays import as_array, ready, to_host
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.interface import AnyArray
+from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
+from dnnffi.rnn.backend import RNNBackend
+from dnnffi.rnn.call import check_device
+from dnnffi.rnn.resets import check_given
+
+_DLPACK_CPU = 1
+
+
+class RowArrays(NamedTuple):
+    """What a call was given: resets and reset_to, and lengths that are in device memory."""
+
+    resets: Any
+    reset_to: Any
+    lengths: Any
+
+
+def row_arrays(lengths: Any, resets: Any, reset_to: Any) -> RowArrays | None:
+    """Return the arguments of a call that are arrays about rows; None if there are none.
+
+    Raises ``ValueError`` for the state of resets without resets.
+    """
+    check_given(resets, reset_to)
+    on_device = lengths if lengths is not None and is_on_device(lengths) else None
+    if resets is None and on_device is None:
+        return None
+    return RowArrays(resets, reset_to, on_device)
+
+
+def is_on_device(lengths: Any) -> bool:
+    """Whether lengths are an array in device memory, and no sequence on the host."""
+    kind = lengths.__class__
+    if kind is tuple or kind is list or kind is np.ndarray:
+        return False
+    if kind is DeviceArray or hasattr(lengths, "__cuda_array_interface__"):
+        return True
+    device_of = getattr(lengths, "__dlpack_device__", None)
+    return device_of is not None and device_of()[0] != _DLPACK_CPU
+
+
+def checked_lengths(backend: RNNBackend, device: int, value: object, batch: int) -> AnyArray:
+    """``value`` as a contiguous int32 array [B] on the ``device`` of x."""
+    array: Any = as_array("lengths", value)
+    if backend.ndarray is not None:
+        check_device(backend, "lengths", array, device)
+    if tuple(array.shape) != (batch,):
+        raise ValueError(
+            f"lengths must have one entry for each of the {batch} rows of the batch; got shape "
+            f"{tuple(array.shape)}"
+        )
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"lengths must be integers; got {array.dtype}")
+    if array.dtype.name != "int32":
+        if not hasattr(array, "astype"):
+            raise TypeError(f"lengths of an allocator must be int32; got {array.dtype}")
+        array = array.clip(-1, 2**31 - 1).astype("int32")
+    return ready("lengths", array)
+
+
+def lengths_on_host(array: AnyArray, steps: int, *, is_strict: bool = False) -> tuple[int, ...]:
+    """A copy of lengths on the host, from 0 to T: others count as the nearest of these.
+
+    With ``is_strict`` they raise ``ValueError``.
+    """
+    found = to_host(array)
+    clamped = np.clip(found, 0, steps)
+    if is_strict and (wrong := np.flatnonzero(clamped != found)).size:
+        row = int(wrong[0])
+        raise ValueError(
+            f"lengths[{row}] must be from 0 to {steps} (T); got {found[row]}, which counts as "
+            f"{clamped[row]} without options['validate']"
+        )
+    return tuple(map(int, clamped))
+
+
+def warn_of_copy(error: UnsupportedError) -> None:
+    """Warn once that lengths on the device are copied to the host, since ``error`` refuses them."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"lengths on the device are copied to the host in every call, which waits for the "
+            f"device: {error}",
+            PerformanceWarning,
+            stacklevel=caller_level(),
+        )
+
+
+_warned = False

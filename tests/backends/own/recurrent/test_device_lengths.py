@@ -1,0 +1,111 @@
+"""Lengths in device memory: results and gradients are those of the same lengths on the host."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import conformance
+import numpy as np
+import pytest
+from emulated_network import Network, ResetArrays, kernel_config, kind_of, rows_of, way
+
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+CLUSTER = {"cluster": True}
+STEPS = 6
+LENGTHS = {
+    "of all kinds": (3, 6, 0, 1, 6, 2, 5, 0, 4, 3, 1),
+    "as long as the array": (STEPS,) * 11,
+    "zero": (0,) * 11,
+    "beyond the array": (-3, 6, 9, 1, 2**31 - 1, 2, -(2**31), 7, 4, 3, 1),
+}
+WAYS = {
+    "gather": (way(), way(staged=False)),
+    "two-subtiles": (way(8, 8, 2, (2, 2)), way(16, 8, 2)),
+    "shares": (way(), way(16, 8, 1, (2, 1), scatter=True)),
+    "cluster": (way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
+    "whole-rows": (rows_of(4, 2), rows_of(4)),
+    "layers-at-once": (way(), way(staged=False)),
+}
+ALLOWED = {"float16": 4e-3, "float32": 2e-3}
+
+
+def spec_of(name, mode="lstm", dtype="float32", bidirectional=False, hidden=24):
+    is_several = name == "layers-at-once"
+    return RNNSpec(
+        mode=mode,
+        input_size=5,
+        hidden_size=hidden,
+        num_layers=2,
+        bidirectional=bidirectional and not is_several,
+        dtype=dtype,
+    )
+
+
+def check(cublas, name, problem, lengths, resets=None, **how):
+    """Run a problem with lengths on the device, and compare all results with the reference."""
+    layers = problem.spec.num_layers if name == "layers-at-once" else 1
+    clamped = np.clip(np.array(lengths), 0, STEPS)
+    on_host = problem._replace(
+        lengths=tuple(map(int, clamped)), has_device_lengths=False, has_resets=False
+    )
+    case = conformance.Case(on_host, states=True, seed=0)
+    arrays = conformance.arrays_of(case)
+    flags = None if resets is None else resets.flags
+    done, grads = conformance.passes(case, arrays, resets=flags)
+    past = np.arange(STEPS)[:, None] >= clamped
+    if problem.layout == "batch_major":
+        past = past.T
+    for array in (arrays.x, arrays.dy):
+        array[past] = np.nan
+    configurations = [
+        kernel_config(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
+        for is_backward in (False, True)[: 1 + problem.training]
+    ]
+    with Network(cublas, problem, *configurations, room=100) as network:
+        found = network.results(arrays, resets=resets, lengths=np.array(lengths, np.int32), **how)
+    pairs = {"y": (found.y, done.y), "h_n": (found.h_n, done.h_n), "c_n": (found.c_n, done.c_n)}
+    if problem.training:
+        weights = [
+            np.concatenate([np.asarray(a, "f8").ravel() for a in some])
+            for some in (found.dweights, grads.weights)
+        ]
+        pairs |= {"dx": (found.dx, grads.x), "dh_0": (found.dh_0, grads.h_0), "dweights": weights}
+        pairs["dc_0"] = found.dc_0, grads.c_0
+    for result, (one, other) in pairs.items():
+        if one is not None:
+            error = conformance.deviation(one, other)
+            assert error <= ALLOWED[problem.spec.dtype], f"{result} is off by {error:.3g}"
+
+
+def problem_of(spec, batch_first=False, training=True):
+    dense = RNNProblem.dense(
+        spec, steps=STEPS, batch=11, batch_first=batch_first, training=training
+    )
+    return dense._replace(has_device_lengths=True)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_to_exchange(cublas, name, lengths):
+    check(cublas, name, problem_of(spec_of(name)), lengths, in_one_call=True)
+
+
+@pytest.mark.parametrize("mode", ["gru", "rnn_tanh"])
+@pytest.mark.parametrize(("dtype", "hidden"), [("float16", 24), ("float16", 37), ("float32", 37)])
+def test_modes_types_directions_and_layouts(cublas, mode, dtype, hidden):
+    for bidirectional, batch_first in product((False, True), (False, True)):
+        spec = spec_of("gather", mode, dtype, bidirectional, hidden)
+        check(cublas, "gather", problem_of(spec, batch_first), LENGTHS["of all kinds"])
+
+
+def test_an_inference(cublas):
+    problem = problem_of(spec_of("gather"), training=False)
+    check(cublas, "gather", problem, LENGTHS["of all kinds"])
+
+
+def test_resets(cublas):
+    problem = problem_of(spec_of("gather", bidirectional=True))._replace(has_resets=True)
+    flags = (np.random.default_rng(0).random((STEPS, 11)) < 0.3).astype(np.uint8)
+    check(cublas, "gather", problem, LENGTHS["of all kinds"], ResetArrays(flags))
