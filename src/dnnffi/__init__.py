@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from dnnffi.rnn.steps import lstm_step as lstm_step
     from dnnffi.rnn.steps import rnn_relu_step as rnn_relu_step
     from dnnffi.rnn.steps import rnn_tanh_step as rnn_tanh_step
+    from dnnffi.rnn.stream import RNNStream as RNNStream
     from dnnffi.spec.conv import ConvSpec as ConvSpec
     from dnnffi.spec.conv_problem import ConvProblem as ConvProblem
     from dnnffi.spec.problem import RNNProblem as RNNProblem
@@ -126,6 +127,7 @@ _MODULES = {
     "dnnffi.rnn.packed": ("PackedRNN", "load_rnn", "pack_rnn"),
     "dnnffi.rnn.plan": ("RNNPlan",),
     "dnnffi.rnn.steps": ("gru_step", "lstm_step", "rnn_relu_step", "rnn_tanh_step"),
+    "dnnffi.rnn.stream": ("RNNStream",),
     "dnnffi.spec.conv": ("ConvSpec",),
     "dnnffi.spec.conv_problem": ("ConvProblem",),
     "dnnffi.spec.problem": ("RNNProblem",),

@@ -13,7 +13,6 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.dropout import DropoutState
-from dnnffi.rnn import tuning
 from dnnffi.rnn.route import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
@@ -29,18 +28,6 @@ def _forgotten():
     dnnffi.clear_plans()
     yield
     dnnffi.clear_plans()
-
-
-@pytest.fixture
-def replayed(monkeypatch):
-    """Let graphs win every measurement, whatever else the machine is doing."""
-    choose = tuning.choose
-
-    def by_graphs(times, refused, source="measured"):
-        slower = {name: t._replace(direct=(t.direct or 0) + 1e6) for name, t in times.items()}
-        return choose(slower, refused, source)
-
-    monkeypatch.setattr(tuning, "choose", by_graphs)
 
 
 @pytest.mark.parametrize("case", TUNED, ids=str)

@@ -67,6 +67,11 @@ class HostRuntime:
     def copy(self, target, source, nbytes, stream):
         self.enqueue(ctypes.memmove, target, source, nbytes)
 
+    def copy_rows(self, target, target_pitch, source, source_pitch, width, rows, stream):
+        for row in range(rows):
+            ends = target + row * target_pitch, source + row * source_pitch
+            self.copy(*ends, width, stream)
+
     def clear(self, address, nbytes, stream):
         self.enqueue(ctypes.memset, address, 0, nbytes)
 

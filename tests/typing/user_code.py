@@ -117,6 +117,11 @@ def plans_are_of_names_and_arrays() -> None:
         y, _ = plan.forward(x, None, weights)
         assert_type(y, Numbers)
         plan.backward_weights(accumulate=1)  # type: ignore[arg-type]
+    with dnnffi.RNNStream(weights, batch=2, batch_first=True) as stream:
+        assert_type(stream.run(x, rows=[1, 0]), Numbers)
+        stream.run(on_gpu)  # type: ignore[arg-type]
+        stream.run(x, rows=1)  # type: ignore[arg-type]
+    dnnffi.RNNStream(arrays, batch=2)  # type: ignore[arg-type]
     conv = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3,), padding="same")
     with dnnffi.ConvPlan(conv, (2, 3, 8), operation="backward_data") as held:
         assert_type(held.run(x, x), Numbers)

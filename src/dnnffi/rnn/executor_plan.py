@@ -322,6 +322,33 @@ class ExecutorPlan:
             graph.launch(stream)
         return y, h_n, c_n, None
 
+    def forward_into(
+        self, x: int, y: int, h: tuple[int, int], c: tuple[int, int], weights: int
+    ) -> None:
+        """Run inference on addresses that were checked, on the plan's device.
+
+        ``h`` is h_0 and h_n; ``c`` is c_0 and c_n, 0 without a cell. Not for a stream that the
+        caller captures: the workspace is that of the stream.
+        """
+        parts = self.parts
+        finder = self.finder
+        if finder.is_pending:
+            finder.advance()
+        elif finder.version != finder.network.version:
+            finder.update()
+        route = finder.route
+        stream = parts.current_stream()
+        workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
+        at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS))
+        if route.replayed is None:
+            route.direct.forward(parts.launch(stream), at)
+            return
+        graph = self._forward_graphs.get(at)
+        if graph is None or graph.executor is not route.replayed:
+            self.operations.forward(route, at, stream, captured=False)
+        else:
+            graph.launch(stream)
+
     def backward(
         self,
         saved: SavedForward,

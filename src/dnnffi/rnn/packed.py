@@ -83,6 +83,7 @@ class PackedRNN:
         lengths, batch_sizes : as of `dnnffi.lstm`
         keep_state : leave the last states on the device; the next such call without ``hx`` begins
             there, with as many rows. `reset` forgets them. A batch without rows leaves them.
+            `dnnffi.RNNStream` keeps a state on every backend, and for some of its rows
         options : "algorithm": "auto", "stepwise" (a dispatch a step) or "persistent" (a dispatch
             for all steps, a workgroup for some rows)
 
