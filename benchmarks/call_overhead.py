@@ -2,7 +2,8 @@
 
 Of the functional API, which replays a graph here, also what the allocation of its results and the
 launch of a graph take. And what a call of sizes that no graph has consists of: the launch of one
-kernel, one matrix product, and the allocation of an array and of a tensor.
+kernel, one matrix product, and the allocation of an array and of a tensor. And a step of an
+`RNNStream`: its host cost, and the time of a step among many that follow each other.
 
 Times are of the host until the call returns, medians over many calls, with the device drained
 between batches so that its queue never fills. The same problem, the same arrays, one process.
@@ -130,6 +131,32 @@ def parts() -> dict[str, float]:
     return host_times(calls)
 
 
+def stream_steps() -> dict[str, float]:
+    """Microseconds of a tuned step of a GRU (float16, H = 512, one row): of the host, and in all.
+
+    With new arrays for y, and with the same array in each call.
+    """
+    spec = dnnffi.RNNSpec(mode="gru", input_size=512, hidden_size=512, dtype="float16")
+    random = cupy.random.default_rng(0)
+    size = dnnffi.weight_layout(spec, "cudnn").size
+    flat = (random.standard_normal(size) * spec.hidden_size**-0.5).astype(spec.dtype)
+    x = random.standard_normal((1, spec.input_size)).astype(spec.dtype)
+    out = cupy.empty((1, spec.output_size), spec.dtype)
+    weights = dnnffi.RNNWeights(flat, spec)
+    found = {}
+    with dnnffi.RNNStream(weights, batch=1, options={"tune": "now"}) as stream:
+        calls = {"host": lambda: stream.run(x), "host, out": lambda: stream.run(x, out=out)}
+        found |= host_times(calls)
+        for name, call in (("step", calls["host"]), ("step, out", calls["host, out"])):
+            cupy.cuda.Device().synchronize()
+            start = time.perf_counter()
+            for _ in range(BATCHES * CALLS):
+                call()
+            cupy.cuda.Device().synchronize()
+            found[name] = (time.perf_counter() - start) / (BATCHES * CALLS) * 1e6
+    return found
+
+
 def torch_peer(
     mode: str, size: int, dtype: str, x: cupy.ndarray, hx: object
 ) -> Callable[[], object] | None:
@@ -180,8 +207,11 @@ def main() -> None:
         )
     of_parts = parts()
     print("host µs of a part: ", ", ".join(f"{name} {us:.2f}" for name, us in of_parts.items()))
+    of_stream = stream_steps()
+    print("µs of an RNNStream: ", ", ".join(f"{name} {us:.2f}" for name, us in of_stream.items()))
     if arguments.json:
         record = {"machine": found, "rows": rows, "parts": of_parts, "reports": reports}
+        record["stream"] = of_stream
         files.write_json(arguments.json, record, indent=2)
 
 
