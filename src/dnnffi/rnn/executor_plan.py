@@ -339,7 +339,7 @@ class ExecutorPlan:
         route = finder.route
         stream = parts.current_stream()
         workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
-        at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS))
+        at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS, 0))
         if route.replayed is None:
             route.direct.forward(parts.launch(stream), at)
             return
