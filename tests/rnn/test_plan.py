@@ -467,6 +467,54 @@ def test_the_reference_has_one_device():
         plan_of("gru", device=1)
 
 
+# Lengths of each call
+
+
+def test_a_plan_for_the_largest_sizes_runs_each_batch_up_to_them():
+    spec, rng = SPECS["lstm"], np.random.default_rng(0)
+    weights = weights_of(spec)
+    with RNNPlan(spec, max_batch=4, max_steps=6, training=True, backend="reference") as plan:
+        for lengths in ([6, 0, 2, 1], [0] * 4, [3, 3, 0, 0], [6] * 4):
+            x, dy = (rng.standard_normal((6, 4, size), "f4") for size in (3, 5))
+            y, (h_n, _) = plan.forward(x, None, weights, lengths=np.array(lengths, "i4"))
+            (dx, _), dweights = plan.backward(dy)
+            expected, (expected_h, _), ctx = dnnffi.lstm_forward(x, None, weights, lengths=lengths)
+            grads = ctx.backward(dy)
+            for one, other in [(y, expected), (h_n, expected_h), (dx, grads.x)]:
+                np.testing.assert_array_equal(one, other)
+            np.testing.assert_array_equal(dweights.flat, grads.weights.flat)
+
+
+def test_lengths_belong_to_the_plan_or_to_each_call():
+    spec, weights = SPECS["gru"], weights_of(SPECS["gru"])
+    x, lengths = random((6, 4, 3)), np.array([6, 0, 2, 1], "i4")
+    with RNNPlan(spec, max_batch=4, max_steps=6, backend="reference") as plan:
+        with pytest.raises(TypeError, match=r"^lengths must be given in each call of a plan with"):
+            plan.forward(x, None, weights)
+        with pytest.raises(ValueError, match=r"^lengths must have one entry .* shape \(3,\)$"):
+            plan.forward(x, None, weights, lengths=lengths[:3])
+    with (
+        RNNPlan(spec, batch=4, steps=6, backend="reference") as plan,
+        pytest.raises(TypeError, match=r"^lengths are those of the plan; make it with max_batch"),
+    ):
+        plan.forward(x, None, weights, lengths=lengths)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"),
+    [
+        ({}, r"^give batch and steps, or max_batch and max_steps$"),
+        ({"batch": 2}, r"^give batch and steps, or max_batch and max_steps$"),
+        ({"max_steps": 2}, r"^give batch and steps, or max_batch and max_steps$"),
+        ({"max_batch": 2, "max_steps": 2, "batch": 2}, r"^batch, steps and lengths must be left"),
+        ({"max_batch": 2, "max_steps": 2, "lengths": [1, 2]}, r"^batch, steps and lengths must"),
+    ],
+)
+def test_a_plan_has_one_kind_of_sizes(sizes, error):
+    with pytest.raises((TypeError, ValueError), match=error):
+        RNNPlan(SPECS["gru"], **sizes)
+
+
 # Empty batches
 
 

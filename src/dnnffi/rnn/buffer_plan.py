@@ -56,7 +56,13 @@ class BufferPlan:
         self._weights: Remembered[BackwardWeightsAddresses] = Remembered()
 
     def forward(
-        self, x: Array, h_0: MaybeArray, c_0: MaybeArray, weights: Array, out: Triple | None
+        self,
+        x: Array,
+        h_0: MaybeArray,
+        c_0: MaybeArray,
+        weights: Array,
+        out: Triple | None,
+        lengths: MaybeArray = None,
     ) -> Triple:
         """Fill and return (y, h_n, c_n)."""
         plan = self.plan
@@ -64,7 +70,7 @@ class BufferPlan:
             self._open()
         if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
-                return self.forward(x, h_0, c_0, weights, out)
+                return self.forward(x, h_0, c_0, weights, out, lengths)
         finder = plan.finder
         if finder.is_pending:
             finder.advance()
@@ -84,7 +90,7 @@ class BufferPlan:
             if earlier is not None:
                 earlier.context.empty()
             reserve = self._reserve_space(route)
-        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve)
+        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve, lengths)
         identities = tuple(map(id, arrays))
         at = self._forward.find(identities)
         if at is None:
@@ -95,6 +101,8 @@ class BufferPlan:
             )
             if reserve is not None:
                 at = at._replace(reserve=reserve.data.ptr)
+            if lengths is not None:
+                at = at._replace(lengths=lengths.data.ptr)
             self._forward.add(identities, arrays, at)
         executor = plan.operations.forward(route, at, stream, captured)
         if reserve is not None:

@@ -80,6 +80,25 @@ def check_device(backend: RNNBackend, name: str, array: AnyArray, device: int) -
         raise ValueError(f"{name} must be on the device of x, {device}; it is on {found}")
 
 
+def checked_lengths(backend: RNNBackend, device: int, value: object, batch: int) -> AnyArray:
+    """``value`` as a contiguous int32 array [B] on the ``device`` of x."""
+    array: Any = as_array("lengths", value)
+    if backend.ndarray is not None:
+        check_device(backend, "lengths", array, device)
+    if tuple(array.shape) != (batch,):
+        raise ValueError(
+            f"lengths must have one entry for each of the {batch} rows of the batch; got shape "
+            f"{tuple(array.shape)}"
+        )
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"lengths must be integers; got {array.dtype}")
+    if array.dtype.name != "int32":
+        if not hasattr(array, "astype"):
+            raise TypeError(f"lengths of an allocator must be int32; got {array.dtype}")
+        array = array.clip(-1, 2**31 - 1).astype("int32")
+    return ready("lengths", array)
+
+
 def initial_states(spec: RNNSpec, hx: Any) -> tuple[Any, Any]:
     """h_0 and c_0 of what a call was given for them."""
     if hx is None:

@@ -37,13 +37,12 @@ from dnnffi.rnn.backend import (
     warn_of_dropout,
     weights_of,
 )
-from dnnffi.rnn.call import CallArrays, initial_states, pair
+from dnnffi.rnn.call import CallArrays, checked_lengths, initial_states, pair
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
 from dnnffi.rnn.resets import RESET_NAMES, Resets, row_gradient
 from dnnffi.rnn.row_arrays import (
     RowArrays,
-    checked_lengths,
     lengths_on_host,
     row_arrays,
     warn_of_copy,

@@ -10,7 +10,7 @@ from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
-from dnnffi.rnn.call import CallArrays, initial_states, pair
+from dnnffi.rnn.call import CallArrays, checked_lengths, initial_states, pair
 from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.names import BackendName, Integers
 from dnnffi.spec.options import RNNOptionsDict
@@ -22,6 +22,10 @@ from dnnffi.weights import RNNWeights
 class RNNPlan:
     """A plan for one RNN problem, with all that depends on it prepared once.
 
+    With ``max_batch`` and ``max_steps`` it is for all batches up to these sizes: the arrays have
+    the largest sizes, and each call says by ``lengths`` on the device which steps of which rows
+    there are. dnnffi's own kernels and the reference run such a plan.
+
     Descriptors, algorithm, workspace and reserve space are kept; a call checks its arrays and
     enqueues the work on CuPy's current stream. Once the plan is tuned, a call with ``out`` and
     arrays that it has seen before replays a CUDA graph. One thread at a time may use a plan. Of
@@ -32,6 +36,7 @@ class RNNPlan:
     spec : the network
     batch : B, the number of rows, which may be 0
     steps : T, the number of time steps
+    max_batch, max_steps : instead of the two, B and T of the largest batch
     training : whether `backward_data` and `backward_weights` are to follow a forward pass
     batch_first : x is [B, T, I] instead of [T, B, I]
     lengths : one host integer a row, from 0 to T, in any order
@@ -68,8 +73,10 @@ class RNNPlan:
         self,
         spec: RNNSpec,
         *,
-        batch: int,
-        steps: int,
+        batch: int | None = None,
+        steps: int | None = None,
+        max_batch: int | None = None,
+        max_steps: int | None = None,
         training: bool = False,
         batch_first: bool = False,
         lengths: Integers | None = None,
@@ -83,6 +90,16 @@ class RNNPlan:
             raise TypeError(
                 f"dropout_state must be a DropoutState; got {type(dropout_state).__name__}"
             )
+        has_device_lengths = max_batch is not None and max_steps is not None
+        if has_device_lengths:
+            if not (batch is None and steps is None and lengths is None):
+                raise ValueError(
+                    "batch, steps and lengths must be left out with max_batch and max_steps: each "
+                    "call has lengths of its own"
+                )
+            batch, steps = max_batch, max_steps
+        if batch is None or steps is None:
+            raise TypeError("give batch and steps, or max_batch and max_steps")
         problem = RNNProblem.dense(
             spec,
             steps=steps,
@@ -93,6 +110,7 @@ class RNNPlan:
             dropout=dropout,
             options=options,
         )
+        problem = problem._replace(has_device_lengths=has_device_lengths)
         if problem.options.validate:
             raise ValueError(
                 f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
@@ -106,6 +124,8 @@ class RNNPlan:
         self._dropout_state = dropout_state
         self._device = None if device is None else check_range("device", device, 0)
         self._weights: RNNWeights | None = None
+        self._known_lengths: Any = None
+        """The lengths of the last call that needed no conversion."""
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
         self._is_closed = self._is_to_measure = False  # as long as there are no buffers
         self._buffers: Any = None
@@ -155,14 +175,22 @@ class RNNPlan:
         return self._device
 
     def forward(
-        self, x: ArrayT, hx: Any, weights: RNNWeights[ArrayT], out: Any = None
+        self,
+        x: ArrayT,
+        hx: Any,
+        weights: RNNWeights[ArrayT],
+        out: Any = None,
+        *,
+        lengths: Any = None,
     ) -> tuple[ArrayT, Any]:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
-        contiguous. For training what the backward passes need is kept in the plan, until the
-        next forward pass. They read x, hx, the weights and y again: do not write to these before
-        they have run, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
+        contiguous. ``lengths`` [B] are for a plan with ``max_steps``: int32 on the device of x, 0
+        for a row that is not there, others than 0 to T count as the nearest of these; a graph reads
+        them in each launch. For training what the backward passes need is kept in the plan, until
+        the next forward pass. They read x, hx, the weights and y again: do not write to these
+        before they have run, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
 
         Examples
         --------
@@ -180,7 +208,8 @@ class RNNPlan:
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
-        y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given)
+        found = self._lengths(lengths)
+        y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given, found)
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
@@ -365,6 +394,7 @@ class RNNPlan:
     def close(self) -> None:
         """Release descriptors, graphs and memory. A second call does nothing."""
         self._known_out.clear()
+        self._known_lengths = None
         self._weights = None
         self._is_closed = True
         if self._buffers is not None:
@@ -394,6 +424,23 @@ class RNNPlan:
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
         return x, h_0, c_0, native
+
+    def _lengths(self, lengths: Any) -> AnyArray | None:
+        """The lengths of a call as the plan takes them, None for a plan that has its own."""
+        problem = self._problem
+        if (lengths is not None) != problem.has_device_lengths:
+            raise TypeError(
+                "lengths must be given in each call of a plan with max_batch and max_steps"
+                if lengths is None
+                else "lengths are those of the plan; make it with max_batch and max_steps for a "
+                "call to have its own"
+            )
+        if lengths is self._known_lengths:
+            return lengths
+        found = checked_lengths(self._backend, self._call.device, lengths, problem.batch)
+        if found is lengths:
+            self._known_lengths = lengths
+        return found
 
     def _out(self, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
         """The arrays of ``out``, each of its shape."""

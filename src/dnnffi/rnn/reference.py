@@ -20,6 +20,7 @@ from dnnffi.reference.direction import Weights
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.resets import Resets
+from dnnffi.rnn.row_arrays import lengths_on_host
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 from dnnffi.weights import RNNWeights
@@ -96,6 +97,10 @@ class ReferenceRNNPlan:
         plain = None if problem.training else self._network.plain
         self._infer = None if plain is None else plain.run
         """Computes known calls, if it can: y and h_n of x, h_0 and the weights."""
+
+    def with_lengths(self, lengths: tuple[int, ...]) -> ReferenceRNNPlan:
+        """Return a plan for the same problem with these lengths."""
+        return ReferenceRNNPlan(self.problem._replace(lengths=lengths), self._generator)
 
     def takes(self, array: Any, shape: tuple[int, ...]) -> bool:
         """Whether an array is one of NumPy that is used as it is; others are looked at closely."""
@@ -214,13 +219,21 @@ class ReferenceBufferPlan:
         self._read: list[Span] = []  # what the backward passes of the last forward pass read again
 
     def forward(
-        self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: Any, out: Any
+        self,
+        x: AnyArray,
+        h_0: AnyArray | None,
+        c_0: AnyArray | None,
+        weights: Any,
+        out: Any,
+        lengths: AnyArray | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n), copied into ``out`` where it is given."""
         self._open()
         flat = weights if isinstance(weights, list) else [weights]
         read = spans_of(("x", "h_0", "c_0", *("weights",) * len(flat)), (x, h_0, c_0, *flat))
         targets = self._targets(("y", "h_n", "c_n"), out, read)
+        if lengths is not None and isinstance(self.plan, ReferenceRNNPlan):
+            self.plan = self.plan.with_lengths(lengths_on_host(lengths, self.plan.problem.steps))
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
         self._found.clear()
         done = _into(out, targets, results)

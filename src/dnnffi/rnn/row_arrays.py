@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnffi.device.arrays import as_array, ready, to_host
+from dnnffi.device.arrays import to_host
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.interface import AnyArray
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
-from dnnffi.rnn.backend import RNNBackend
-from dnnffi.rnn.call import check_device
 from dnnffi.rnn.resets import check_given
 
 _DLPACK_CPU = 1
@@ -47,25 +45,6 @@ def is_on_device(lengths: Any) -> bool:
         return True
     device_of = getattr(lengths, "__dlpack_device__", None)
     return device_of is not None and device_of()[0] != _DLPACK_CPU
-
-
-def checked_lengths(backend: RNNBackend, device: int, value: object, batch: int) -> AnyArray:
-    """``value`` as a contiguous int32 array [B] on the ``device`` of x."""
-    array: Any = as_array("lengths", value)
-    if backend.ndarray is not None:
-        check_device(backend, "lengths", array, device)
-    if tuple(array.shape) != (batch,):
-        raise ValueError(
-            f"lengths must have one entry for each of the {batch} rows of the batch; got shape "
-            f"{tuple(array.shape)}"
-        )
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"lengths must be integers; got {array.dtype}")
-    if array.dtype.name != "int32":
-        if not hasattr(array, "astype"):
-            raise TypeError(f"lengths of an allocator must be int32; got {array.dtype}")
-        array = array.clip(-1, 2**31 - 1).astype("int32")
-    return ready("lengths", array)
 
 
 def lengths_on_host(array: AnyArray, steps: int, *, is_strict: bool = False) -> tuple[int, ...]:

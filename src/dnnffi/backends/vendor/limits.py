@@ -46,7 +46,7 @@ RESETS: Limit[RNNProblem] = Limit(
 DEVICE_LENGTHS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_device_lengths,
     "takes no lengths in device memory",
-    "they are copied to the host, except in a capture",
+    "dnnffi's own kernels on CUDA read them, and functions copy them to the host",
 )
 
 

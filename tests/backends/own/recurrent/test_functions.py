@@ -216,6 +216,36 @@ def test_a_known_call_with_lengths_on_the_device_is_not_looked_at_closely(emulat
         assert not y[length:, row].any()
 
 
+def test_a_plan_for_the_largest_sizes_reads_the_lengths_of_each_call(emulated):
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    rng = np.random.default_rng(0)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    flat = emulated.asarray(host_weights.to("cudnn").flat)
+    weights = dnnffi.RNNWeights(flat, spec, backend="cudnn")
+    more = {"training": True, "backend": "cudnn", "options": {"tune": "off"}}
+    lengths = emulated.asarray(np.zeros(5, "i4"))
+    with dnnffi.RNNPlan(spec, max_batch=5, max_steps=4, **more) as plan:
+        for drawn in (LENGTHS, (0, 0, 1, 0, 0), (4,) * 5):
+            x = rng.standard_normal(spec.x_shape(4, 5), "f4")
+            dy = rng.standard_normal(spec.y_shape(4, 5), "f4")
+            lengths[...] = drawn
+            y, _ = plan.forward(emulated.asarray(x), None, weights, lengths=lengths)
+            (dx, _), dweights = plan.backward(emulated.asarray(dy))
+            expected_y, _, context = dnnffi.gru_forward(x, None, host_weights, lengths=drawn)
+            grads = context.backward(dy)
+            pairs = [(y, expected_y), (dx, grads.x)]
+            pairs.append((dweights.flat, grads.weights.to("cudnn").flat))
+            for one, other in pairs:
+                assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+    assert emulated.calls("cudnnRNNForward") == 0
+
+
+def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(host):
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype="float64")
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 9.*: takes no lengths in device memory"):
+        dnnffi.RNNPlan(spec, max_batch=5, max_steps=4, backend="cudnn")
+
+
 def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypatch):
     monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
     rng = np.random.default_rng(0)
