@@ -515,6 +515,55 @@ def test_a_plan_has_one_kind_of_sizes(sizes, error):
         RNNPlan(SPECS["gru"], **sizes)
 
 
+# Resets
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+@pytest.mark.parametrize("mode", SPECS)
+def test_a_plan_with_resets_gives_what_functions_give(mode, rows):
+    spec, rng = SPECS[mode], np.random.default_rng(0)
+    weights = weights_of(spec)
+    reset_to = None
+    if rows:
+        h = rng.standard_normal(spec.h_shape(rows), "f4")
+        reset_to = (h, -h) if spec.has_cell else h
+    with RNNPlan(spec, batch=4, steps=6, resets=True, training=True, backend="reference") as plan:
+        for _ in range(2):
+            x, dy = (rng.standard_normal((6, 4, size), "f4") for size in (3, 5))
+            of_rows = {"resets": rng.random((6, 4)) < 0.3, "reset_to": reset_to}
+            y, _ = plan.forward(x, None, weights, **of_rows)
+            dx, _, of_resets = plan.backward_data(dy)
+            function = getattr(dnnffi, f"{mode}_forward")
+            expected, _, ctx = function(x, None, weights, **of_rows)
+            grads = ctx.backward(dy)
+            np.testing.assert_array_equal(y, expected)
+            np.testing.assert_array_equal(dx, grads.x)
+            if reset_to is None:
+                assert of_resets is None
+                continue
+            found, expected = (
+                one if spec.has_cell else (one,) for one in (of_resets, grads.reset_to)
+            )
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_resets_are_for_a_plan_that_was_made_with_them():
+    spec, weights = SPECS["gru"], weights_of(SPECS["gru"])
+    x, flags = random((6, 4, 3)), np.zeros((6, 4), bool)
+    sizes = {"batch": 4, "steps": 6, "backend": "reference"}
+    with RNNPlan(spec, **sizes) as plan:
+        with pytest.raises(TypeError, match=r"^resets are for a plan that was made with"):
+            plan.forward(x, None, weights, resets=flags)
+        with pytest.raises(ValueError, match=r"^reset_to is the state of resets; give resets"):
+            plan.forward(x, None, weights, reset_to=np.zeros((1, 1, 5), "f4"))
+    with RNNPlan(spec, resets=True, **sizes) as plan:
+        with pytest.raises(TypeError, match=r"^resets must be given in each call of a plan with"):
+            plan.forward(x, None, weights)
+        with pytest.raises(ValueError, match=r"^resets must have the shape of x without"):
+            plan.forward(x, None, weights, resets=flags[1:])
+
+
 # Empty batches
 
 

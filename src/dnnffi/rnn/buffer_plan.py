@@ -17,6 +17,7 @@ from dnnffi.execution.cache import Living
 from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.resets import Resets
 from dnnffi.rnn.route import Route
 from dnnffi.weights import RNNWeights
 
@@ -34,6 +35,7 @@ class _Filled(NamedTuple):
     c_0: MaybeArray
     weights: Array
     y: Array
+    resets: Resets | None
 
 
 class BufferPlan:
@@ -63,6 +65,7 @@ class BufferPlan:
         weights: Array,
         out: Triple | None,
         lengths: MaybeArray = None,
+        resets: Resets | None = None,
     ) -> Triple:
         """Fill and return (y, h_n, c_n)."""
         plan = self.plan
@@ -70,7 +73,7 @@ class BufferPlan:
             self._open()
         if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
-                return self.forward(x, h_0, c_0, weights, out, lengths)
+                return self.forward(x, h_0, c_0, weights, out, lengths, resets)
         finder = plan.finder
         if finder.is_pending:
             finder.advance()
@@ -90,7 +93,7 @@ class BufferPlan:
             if earlier is not None:
                 earlier.context.empty()
             reserve = self._reserve_space(route)
-        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve, lengths)
+        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve, lengths, *(resets or ()))
         identities = tuple(map(id, arrays))
         at = self._forward.find(identities)
         if at is None:
@@ -103,11 +106,14 @@ class BufferPlan:
                 at = at._replace(reserve=reserve.data.ptr)
             if lengths is not None:
                 at = at._replace(lengths=lengths.data.ptr)
+            if resets is not None:
+                names = "resets", "reset_h", "reset_c", "reset_rows"
+                at = at._replace(**dict(zip(names, resets.addresses, strict=True)))
             self._forward.add(identities, arrays, at)
         executor = plan.operations.forward(route, at, stream, captured)
         if reserve is not None:
             context = Context(executor, at.reserve, reserve, Phase.FORWARD)
-            self._filled = _Filled(context, x, h_0, c_0, weights, y)
+            self._filled = _Filled(context, x, h_0, c_0, weights, y, resets)
         return out
 
     def backward(
@@ -120,7 +126,8 @@ class BufferPlan:
     ) -> tuple[Triple | None, RNNWeights | None]:
         """Backward data of ``gradients``, (dy, dh_n, dc_n), and the gradient of ``weights``.
 
-        Either is left out where it is None. Fills and returns (dx, dh_0, dc_0), and the gradient.
+        Either is left out where it is None. Fills and returns (dx, dh_0, dc_0) with the gradients
+        of what replaced states, a pair or None, and the gradient of the weights.
         """
         plan = self.plan
         if plan.parts.current_device() != plan.device:
@@ -133,7 +140,7 @@ class BufferPlan:
         workspace = plan.backward_workspace(
             route, context.executor, stream, not captured, accumulate
         )
-        data = of_weights = None
+        data = of_weights = results = None
         beside: Triple = ()
         if gradients is not None:
             dy, dh_n, dc_n = gradients
@@ -141,7 +148,11 @@ class BufferPlan:
                 dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
             if out is None:
                 out = plan.empty(plan.x_shape), *plan.states()
-            data = self._data_at(filled, (dy, dh_n, dc_n), out, workspace)
+            of_resets = None
+            if filled.resets is not None and filled.resets.h is not None:
+                of_resets = plan.states()
+            data = self._data_at(filled, (dy, dh_n, dc_n), out, of_resets or (), workspace)
+            results = *out, of_resets
             beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights)
         if weights is not None:
             if out_weights is None:
@@ -150,7 +161,7 @@ class BufferPlan:
             buffer = out_weights._buffer
             of_weights = self._weights_at(filled, buffer, workspace, accumulate, beside)
         plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
-        return out, out_weights
+        return results, out_weights
 
     def _stream(self) -> tuple[Stream, bool]:
         """The current stream, and whether the caller captures it."""
@@ -158,11 +169,16 @@ class BufferPlan:
         return stream, self.plan.is_captured(stream)
 
     def _data_at(
-        self, filled: _Filled, gradients: Triple, out: Triple, workspace: Array
+        self,
+        filled: _Filled,
+        gradients: Triple,
+        out: Triple,
+        of_resets: Triple,
+        workspace: Array,
     ) -> BackwardDataAddresses:
         """The addresses of backward data."""
         given = (filled.y, filled.h_0, filled.c_0, filled.weights, *gradients, *out)
-        arrays = (*given, filled.x, workspace, self._reserve)
+        arrays = (*given, filled.x, workspace, self._reserve, *(filled.resets or ()), *of_resets)
         identities = tuple(map(id, arrays))
         at = self._data.find(identities)
         if at is None:
@@ -173,6 +189,10 @@ class BufferPlan:
                 least=executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
+            if filled.resets is not None:
+                found = [0 if one is None else one.data.ptr for one in of_resets] or [0, 0]
+                flags = filled.resets.addresses[0]
+                at = at._replace(resets=flags, dreset_h=found[0], dreset_c=found[1])
             # Backward weights is to read x.
             check_apart(spans_of(("dx", "dh_0", "dc_0"), out), [span_of("x", filled.x)])
             self._data.add(identities, arrays, at)

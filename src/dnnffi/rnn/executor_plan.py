@@ -39,10 +39,6 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else array.data.ptr
 
 
-def _reset_addresses(resets: Resets) -> tuple[int, int, int, int]:
-    return (*map(_address, resets), resets.rows)  # type: ignore[return-value]
-
-
 class SavedForward(NamedTuple):
     """What a training forward keeps: its arrays, their addresses, and the executor's context."""
 
@@ -293,7 +289,7 @@ class ExecutorPlan:
                 weights_at,
                 workspace.data.ptr,
                 0 if reserve is None else reserve.data.ptr,
-                *(_WITHOUT_RESETS if resets is None else _reset_addresses(resets)),
+                *(_WITHOUT_RESETS if resets is None else resets.addresses),
                 0 if lengths is None else lengths.data.ptr,
             )
         )

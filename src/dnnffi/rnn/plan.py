@@ -11,6 +11,7 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.rnn.backend import RNNBackend, rnn_backends, warn_of_dropout
 from dnnffi.rnn.call import CallArrays, checked_lengths, initial_states, pair
+from dnnffi.rnn.resets import RESET_NAMES, Resets, check_given, row_gradient
 from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.names import BackendName, Integers
 from dnnffi.spec.options import RNNOptionsDict
@@ -37,6 +38,8 @@ class RNNPlan:
     batch : B, the number of rows, which may be 0
     steps : T, the number of time steps
     max_batch, max_steps : instead of the two, B and T of the largest batch
+    resets : whether calls replace states between steps, see `forward`; by dnnffi's own kernels and
+        the reference
     training : whether `backward_data` and `backward_weights` are to follow a forward pass
     batch_first : x is [B, T, I] instead of [T, B, I]
     lengths : one host integer a row, from 0 to T, in any order
@@ -77,6 +80,7 @@ class RNNPlan:
         steps: int | None = None,
         max_batch: int | None = None,
         max_steps: int | None = None,
+        resets: bool = False,
         training: bool = False,
         batch_first: bool = False,
         lengths: Integers | None = None,
@@ -110,7 +114,9 @@ class RNNPlan:
             dropout=dropout,
             options=options,
         )
-        problem = problem._replace(has_device_lengths=has_device_lengths)
+        problem = problem._replace(
+            has_device_lengths=has_device_lengths, has_resets=check_flag("resets", resets)
+        )
         if problem.options.validate:
             raise ValueError(
                 f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
@@ -124,6 +130,7 @@ class RNNPlan:
         self._dropout_state = dropout_state
         self._device = None if device is None else check_range("device", device, 0)
         self._weights: RNNWeights | None = None
+        self._reset_rows = 0  # of the reset_to of the last call, if it had one
         self._known_lengths: Any = None
         """The lengths of the last call that needed no conversion."""
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -182,13 +189,16 @@ class RNNPlan:
         out: Any = None,
         *,
         lengths: Any = None,
+        resets: Any = None,
+        reset_to: Any = None,
     ) -> tuple[ArrayT, Any]:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise, into ``out`` of the same structure.
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
         contiguous. ``lengths`` [B] are for a plan with ``max_steps``: int32 on the device of x, 0
         for a row that is not there, others than 0 to T count as the nearest of these; a graph reads
-        them in each launch. For training what the backward passes need is kept in the plan, until
+        them in each launch. ``resets`` and ``reset_to``, as of `dnnffi.lstm`, are for a plan with
+        ``resets``. For training what the backward passes need is kept in the plan, until
         the next forward pass. They read x, hx, the weights and y again: do not write to these
         before they have run, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
 
@@ -208,15 +218,18 @@ class RNNPlan:
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)
-        found = self._lengths(lengths)
-        y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given, found)
+        of_rows = self._lengths(lengths), self._resets(resets, reset_to)
+        y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given, *of_rows)
         self._weights = weights
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
     def backward_data(
         self, dy: AnyArray | None = None, dhx: Any = None, out: Any = None
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         """``dx, (dh_0, dc_0)`` of an LSTM, ``dx, dh_0`` otherwise, into ``out`` of that structure.
+
+        A plan with ``resets`` adds the gradient of reset_to, of its structure and shapes, or None:
+        ``dx, dh_0, dreset_to``.
 
         ``dy`` has the shape of y, ``dhx`` that of hx; None counts as zeros. Runs once after a
         forward pass; raises `ContextError` in another order. cuDNN's function is
@@ -323,8 +336,14 @@ class RNNPlan:
         raise ContextError("backward needs a forward pass before it: call forward first")
 
     def _of_data(self, results: tuple[Any, ...]) -> Any:
-        dx, dh_0, dc_0 = results
-        return (dx, (dh_0, dc_0)) if self._has_cell else (dx, dh_0)
+        dx, dh_0, dc_0, of_resets = results
+        states = (dh_0, dc_0) if self._has_cell else dh_0
+        if not self._problem.has_resets:
+            return dx, states
+        if not self._reset_rows:
+            return dx, states, None
+        h, c = (row_gradient(one, self._reset_rows) for one in of_resets)
+        return dx, states, (h, c) if self._has_cell else h
 
     def _check_out_weights(self, out: RNNWeights | None) -> None:
         if out is None:
@@ -424,6 +443,23 @@ class RNNPlan:
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)
         return x, h_0, c_0, native
+
+    def _resets(self, resets: Any, reset_to: Any) -> Resets | None:
+        """The resets of a call as the plan takes them, None for a plan without."""
+        problem = self._problem
+        check_given(resets, reset_to)
+        if (resets is not None) != problem.has_resets:
+            raise TypeError(
+                "resets must be given in each call of a plan with resets=True"
+                if resets is None
+                else "resets are for a plan that was made with resets=True"
+            )
+        if resets is None:
+            return None
+        states = pair(self._spec, reset_to, "reset_to", RESET_NAMES)
+        found = Resets.of(self._call, problem, resets, states)
+        self._reset_rows = 0 if found.h is None else found.rows
+        return found
 
     def _lengths(self, lengths: Any) -> AnyArray | None:
         """The lengths of a call as the plan takes them, None for a plan that has its own."""

@@ -226,6 +226,7 @@ class ReferenceBufferPlan:
         weights: Any,
         out: Any,
         lengths: AnyArray | None = None,
+        resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
         """(y, h_n, c_n), copied into ``out`` where it is given."""
         self._open()
@@ -234,7 +235,7 @@ class ReferenceBufferPlan:
         targets = self._targets(("y", "h_n", "c_n"), out, read)
         if lengths is not None and isinstance(self.plan, ReferenceRNNPlan):
             self.plan = self.plan.with_lengths(lengths_on_host(lengths, self.plan.problem.steps))
-        *results, self._saved = self.plan.forward(x, h_0, c_0, weights)
+        *results, self._saved = self.plan.forward(x, h_0, c_0, weights, resets)
         self._found.clear()
         done = _into(out, targets, results)
         self._read = [*read, span_of("y", as_array("y", done[0]))]
@@ -249,6 +250,8 @@ class ReferenceBufferPlan:
         accumulate: bool = False,
     ) -> tuple[tuple[Any, ...] | None, RNNWeights | None]:
         """(dx, dh_0, dc_0) and the gradient of ``weights``, copied into what is given for them.
+
+        The former are followed by the gradients of what replaced states, a pair or None.
 
         Backward data is left out where ``gradients``, (dy, dh_n, dc_n), are None, and the gradient
         where ``weights`` are.
@@ -267,12 +270,12 @@ class ReferenceBufferPlan:
             names, read = ("dx", "dh_0", "dc_0"), spans_of(("dy", "dh_n", "dc_n"), gradients)
             targets = self._targets(names, out, [*self._read, *read])
             check_apart(written, [*self._read, *read, *spans_of(names, targets)])
-            *results, found, _ = self.plan.backward(
+            *results, found, of_resets = self.plan.backward(
                 saved, *gradients, weights_needed=True, retain=False
             )
             if self._saved is saved:
                 self._saved = None
-            out = _into(out, targets, results)
+            out = *_into(out, targets, results), of_resets
             if weights is None:
                 self._found[:] = [found]
         else:

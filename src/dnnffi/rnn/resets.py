@@ -37,6 +37,12 @@ class Resets(NamedTuple):
         """Rows of the states that replace others: 1, or one for each of the batch."""
         return 1 if self.h is None else int(self.h.shape[1])
 
+    @property
+    def addresses(self) -> tuple[int, int, int, int]:
+        """The addresses of flags, h and c in device memory, 0 for none, and `rows`."""
+        flags, h, c = (0 if one is None else one.data.ptr for one in self)
+        return flags, h, c, self.rows
+
     @classmethod
     def of(cls, call: CallArrays, problem: RNNProblem, flags: object, states: Any) -> Resets:
         """Return the resets of a call, checked; errors name the argument at fault.

@@ -240,6 +240,37 @@ def test_a_plan_for_the_largest_sizes_reads_the_lengths_of_each_call(emulated):
     assert emulated.calls("cudnnRNNForward") == 0
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_plan_with_resets_replaces_states(emulated, rows):
+    spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10)
+    rng = np.random.default_rng(0)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    flat = emulated.asarray(host_weights.to("cudnn").flat)
+    weights = dnnffi.RNNWeights(flat, spec, backend="cudnn")
+    reset_to = tuple(rng.standard_normal(spec.h_shape(rows), "f4") for _ in range(2))
+    on_device = tuple(map(emulated.asarray, reset_to))
+    more = {"training": True, "backend": "cudnn", "options": {"tune": "off"}}
+    with dnnffi.RNNPlan(spec, batch=5, steps=4, resets=True, **more) as plan:
+        for _ in range(2):
+            x = rng.standard_normal(spec.x_shape(4, 5), "f4")
+            dy = rng.standard_normal(spec.y_shape(4, 5), "f4")
+            flags = rng.random((4, 5)) < 0.4
+            y, _ = plan.forward(
+                *(emulated.asarray(x), None, weights),
+                resets=emulated.asarray(flags),
+                reset_to=on_device,
+            )
+            (dx, _, of_resets), dweights = plan.backward(emulated.asarray(dy))
+            expected_y, _, context = dnnffi.lstm_forward(
+                x, None, host_weights, resets=flags, reset_to=reset_to
+            )
+            grads = context.backward(dy)
+            pairs = [(y, expected_y), (dx, grads.x), *zip(of_resets, grads.reset_to, strict=True)]
+            pairs.append((dweights.flat, grads.weights.to("cudnn").flat))
+            for one, other in pairs:
+                assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+
+
 def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(host):
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype="float64")
     with pytest.raises(UnsupportedError, match=r"^cuDNN 9.*: takes no lengths in device memory"):
