@@ -14,12 +14,15 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from host_memory import POISON, HostMemory, numbers_of
 
+from dnnffi.backends.cublas import library
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.source import (
     CONFIG_HEADER,
@@ -27,6 +30,7 @@ from dnnffi.backends.own.source import (
     config_header,
     with_headers,
 )
+from dnnffi.device.interface import Architecture
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -202,3 +206,18 @@ class EmulatedMemory(HostMemory):
 
     def constant(self, values):
         return self.array(np.ascontiguousarray(values))
+
+
+@contextmanager
+def emulating(host, cublas):
+    """Run our kernels on the memory of cuDNN's stand-in, with ``cublas`` for their products."""
+    kernels = EmulatedMemory(room=6)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"):
+            patch.setattr(host.memory, name, getattr(kernels, name), raising=False)
+        patch.setattr(host.memory, "constant", host.memory.array, raising=False)
+        patch.setattr(host.memory, "architecture", lambda device: Architecture(9, 0, 6))
+        patch.setattr(library, "load", lambda: cublas)
+        yield
+        host.forget_plans()
+        kernels.check_margins()

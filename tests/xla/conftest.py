@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -46,6 +47,27 @@ def cudnn_host(standin):
     from dnnffi.jax.rnn.operation import Way
 
     with as_standin(implementations, Way, StandinHandlers(standin)) as handlers:
+        yield handlers
+
+
+@pytest.fixture(scope="module")
+def own_host(standin, compiler, cxx_compiler, tmp_path_factory):
+    """dnnffi's own kernels, compiled for the host, as an implementation that takes resets."""
+    import cublas_host
+    from emulated_cuda import emulating
+    from jax_programs import OwnHandlers
+
+    from dnnffi.jax.rnn import implementations
+    from dnnffi.jax.rnn.operation import Way
+
+    path = cublas_host.build_standin(compiler, tmp_path_factory.mktemp("cublas"))
+    control = cublas_host.fresh_control(path, cublas_host.control_ffi())
+    way = partial(Way, has_resets=True)
+    with (
+        cublas_host.open_cublas(path, control) as cublas,
+        emulating(standin, cublas),
+        as_standin(implementations, way, OwnHandlers(standin)) as handlers,
+    ):
         yield handlers
 
 

@@ -88,6 +88,53 @@ class StandinHandlers(Told, Handlers):
         return self._executors.values()
 
 
+class OwnHandlers(Told, Handlers):
+    """Those of networks on dnnffi's own kernels, which the memory of the stand-in emulates."""
+
+    def __init__(self, host):
+        super().__init__(host, lambda: EngineOfAligned(CUDNN, host.library))
+
+    def executors(self):
+        return self._executors.values()
+
+    def close(self):
+        super().close()
+        for kept in (self._executors, *self._prepared.values()):
+            kept.clear()
+        self.engine._candidates.clear()
+
+
+class EngineOfAligned(VendorEngine):
+    """An engine whose executors align their workspace, as XLA on the host does not."""
+
+    def make(self, problem, candidate):
+        return Aligned(super().make(problem, candidate))
+
+
+class Aligned:
+    """An executor with a workspace at a multiple of 256 bytes, as cuBLASLt's stand-in checks."""
+
+    def __init__(self, executor):
+        self.executor = executor
+        self.workspace_bytes = executor.workspace_bytes + 256
+
+    def __getattr__(self, name):
+        return getattr(self.executor, name)
+
+    def forward(self, launch, at):
+        self.executor.forward(launch, _aligned(at))
+
+    def backward_data(self, launch, at):
+        self.executor.backward_data(launch, _aligned(at))
+
+    def backward(self, launch, data, weights):
+        self.executor.backward(launch, _aligned(data), _aligned(weights))
+
+
+def _aligned(at):
+    return at._replace(workspace=-(-at.workspace // 256) * 256)
+
+
 class StandinConvHandlers(Told, ConvHandlers):
     """Those of convolutions; with a tuner where one is given."""
 
@@ -142,6 +189,83 @@ def network(problem, implementation, *, seed=0, flat=True, with_states=True, **k
 
     hx = jax.tree.map(jnp.asarray, found.hx) if with_states else None
     return Network(problem, function, loss, (jnp.asarray(found.x), hx, weights))
+
+
+class ResetNetwork(NamedTuple):
+    """A network with resets, as functions of its arrays."""
+
+    problem: dnnffi.RNNProblem
+    resets: object
+    arrays: tuple  # x, hx, weights, reset_to
+
+    @property
+    def spec(self):
+        return self.problem.spec
+
+    def run(self, implementation, x, hx, weights, reset_to, resets=None, **keywords):
+        """Return y and the last states by an implementation."""
+        given = {
+            "batch_first": self.problem.layout == BATCH_MAJOR,
+            "lengths": self.problem.lengths,
+            "options": self.problem.options,
+            "resets": self.resets if resets is None else resets,
+        }
+        function = getattr(djax, self.spec.mode)
+        given |= {"spec": self.spec, "layout": "cudnn", "reset_to": reset_to}
+        return function(x, hx, weights, implementation=implementation, **given | keywords)
+
+    def loss(self, implementation, *arrays, **keywords):
+        """Return a value that depends on every element of every result."""
+        total = 0.0
+        for number, one in enumerate(
+            jax.tree.leaves(self.run(implementation, *arrays, **keywords))
+        ):
+            waves = jnp.cos(number + jnp.arange(one.size)).reshape(one.shape)
+            total += (one.astype("float32") * waves).sum()
+        return total
+
+    def results(self, implementation, **keywords):
+        """Return the results and the gradients of all arrays."""
+        loss = partial(self.loss, implementation, **keywords)
+        gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*self.arrays)
+        return self.run(implementation, *self.arrays, **keywords), gradients
+
+
+def reset_network(
+    mode="lstm",
+    *,
+    rows=4,
+    steps=5,
+    batch=4,
+    batch_first=False,
+    lengths=None,
+    seed=0,
+    options=None,
+    **spec,
+):
+    """Return a drawn network with resets at a third of the steps.
+
+    ``rows`` is that of the states that replace others; 0 stands for zeros.
+    """
+    sizes = {"input_size": 3, "hidden_size": 4, "num_layers": 2} | spec
+    made = dnnffi.RNNSpec(mode=mode, **sizes)
+    problem = dnnffi.RNNProblem.dense(
+        made,
+        steps=steps,
+        batch=batch,
+        batch_first=batch_first,
+        lengths=lengths,
+        options=options or {"tune": "off"},
+    )
+    found = inputs(problem, seed)
+    rng = np.random.default_rng(seed)
+    resets = jnp.asarray(rng.random(problem.leading_shape) < 1 / 3)
+    shapes = (made.h_shape(rows), made.c_shape(rows))[: 1 + made.has_cell]
+    states = tuple(jnp.asarray(rng.standard_normal(shape), made.dtype) for shape in shapes)
+    reset_to = (states if made.has_cell else states[0]) if rows else None
+    flat = djax.pack([*map(jnp.asarray, found.weights)], made).flat
+    hx = jax.tree.map(jnp.asarray, found.hx)
+    return ResetNetwork(problem, resets, (jnp.asarray(found.x), hx, flat, reset_to))
 
 
 class Convolution(NamedTuple):

@@ -10,6 +10,7 @@ import jax
 import jax.export
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from jax_programs import assert_close, network
 
 import dnnffi
@@ -20,10 +21,15 @@ SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
 ONE = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4), "reference")
 
 
-@given(strategies.problems(layouts=("sequence_major", "batch_major"), with_options=True))
-def test_a_call_comes_back_from_its_text(problem):
+@given(
+    strategies.problems(layouts=("sequence_major", "batch_major"), with_options=True),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_call_comes_back_from_its_text(problem, has_resets, has_one_reset_row):
+    problem = problem._replace(has_resets=has_resets)
     names = ("x", "weights*"), ("y", "h_n", "workspace")
-    call = Call(problem, "cudnn standard", 3, *names, 256, 512)
+    call = Call(problem, "cudnn standard", 3, *names, 256, 512, has_one_reset_row)
     assert Call.of_text(call.text().encode()) == call._replace(
         problem=problem._replace(dropout=0.0)
     )

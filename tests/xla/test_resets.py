@@ -263,9 +263,9 @@ def test_an_empty_batch_has_no_resets():
             "reset_to must have the dtype of x, float32; got float16",
         ),
         (
-            {"resets": np.ones((STEPS, BATCH), bool), "implementation": "cudnn"},
+            {"resets": np.ones((STEPS, BATCH), bool), "implementation": "miopen"},
             UnsupportedError,
-            "implementation 'cudnn': cannot reset states .* implementation 'scan' can",
+            "implementation 'miopen': cannot reset states .* implementation 'scan' can",
         ),
     ],
 )

@@ -23,6 +23,7 @@ PROBLEM = dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4)
     [
         ((4, 5), {}, PROBLEM._replace(training=True)),
         ((4, 5, False), {}, PROBLEM),
+        ((4, 5, False), {"resets": True}, PROBLEM._replace(has_resets=True)),
         (
             (2, 5),
             {"batch_first": True, "lengths": (2, 5), "options": {"math": "fast"}},
@@ -58,6 +59,11 @@ def test_tune_measures_the_problem_that_was_asked_for(monkeypatch, arguments, ke
     monkeypatch.setattr(tuning, "rnn_backends", backends)
     assert djax.tune(SPEC, *arguments, **keywords) == "own 1"
     assert measured == [(problem, 3)]
+
+
+def test_tune_is_told_by_a_bool_that_calls_have_resets():
+    with pytest.raises(TypeError, match=r"^resets must be True or False"):
+        djax.tune(SPEC, 4, 5, resets=[[True]])
 
 
 @pytest.mark.parametrize(

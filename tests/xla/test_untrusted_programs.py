@@ -189,18 +189,28 @@ def network_calls():
 
 
 @pytest.fixture(scope="module")
+def reset_calls():
+    resets = jnp.arange(20).reshape(5, 4) % 3 == 0
+    reset_to = jnp.ones((2, 1, 4)), jnp.ones((2, 1, 4))
+    one = network(NETWORK, "reference", resets=resets, reset_to=reset_to)
+    both = calls_in(one.function, *one.arrays)
+    return both | calls_in(jax.grad(one.loss, (0, 1, 2)), *one.arrays)
+
+
+@pytest.fixture(scope="module")
 def conv_calls():
     one = convolution(CONV, "reference")
     return calls_in(jax.grad(one.loss, (0, 1, 2, 3)), *one.arrays)
 
 
 @pytest.fixture
-def calls(request, network_calls, conv_calls):
-    assert (set(network_calls), set(conv_calls)) == (KINDS, OPERATIONS)
-    return {"network": network_calls, "conv": conv_calls}[request.param]
+def calls(request, network_calls, reset_calls, conv_calls):
+    assert (set(network_calls), set(reset_calls), set(conv_calls)) == (KINDS, KINDS, OPERATIONS)
+    found = {"network": network_calls, "resets": reset_calls, "conv": conv_calls}
+    return found[request.param]
 
 
-EACH = [("network", kind) for kind in sorted(KINDS)] + [
+EACH = [(family, kind) for family in ("network", "resets") for kind in sorted(KINDS)] + [
     ("conv", kind) for kind in sorted(OPERATIONS)
 ]
 
@@ -336,7 +346,9 @@ def changed_at(value, path, change):
 
 
 @pytest.mark.parametrize(
-    ("calls", "kind"), [("network", "infer"), ("conv", "forward")], indirect=["calls"]
+    ("calls", "kind"),
+    [("network", "infer"), ("resets", "infer"), ("conv", "forward")],
+    indirect=["calls"],
 )
 def test_a_wrong_field_is_refused_or_changes_nothing(calls, kind):
     call = calls[kind]
@@ -359,6 +371,21 @@ def test_a_wrong_field_is_refused_or_changes_nothing(calls, kind):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other, err_msg=text)
     assert refused > 250
+
+
+def test_resets_of_a_text_are_those_of_its_operands(network_calls, reset_calls):
+    for calls, has_resets in ((network_calls, True), (reset_calls, False)):
+        for call in calls.values():
+            words = call.refused(
+                call=json.dumps(json.loads(call.text) | {"has_resets": has_resets})
+            )
+            assert f"operands of {call.kind} must be" in words
+
+
+def test_states_of_resets_have_the_rows_of_the_text(reset_calls):
+    call = reset_calls["infer"]
+    words = call.refused(call=json.dumps(json.loads(call.text) | {"has_one_reset_row": False}))
+    assert words.startswith("ValueError: reset_h must be float32 [1, 2, 4, 4]"), words
 
 
 def test_a_call_that_is_refused_makes_nothing(cudnn_host):

@@ -88,10 +88,13 @@ def _varying(array: Any) -> frozenset[Any]:
 
 
 def as_shared(gradient: Any, operand: Any) -> Any:
-    """The gradient of an operand, summed over N where all problems share the operand."""
-    if operand.shape[0] == gradient.shape[0]:
-        return gradient
-    return gradient.sum(0, keepdims=True)
+    """The gradient of an operand, summed over axes of which the operand has one element for all.
+
+    One is N where all problems share the operand.
+    """
+    sizes = zip(operand.shape, gradient.shape, strict=True)
+    axes = tuple(axis for axis, (one, several) in enumerate(sizes) if one != several)
+    return gradient.sum(axes, keepdims=True) if axes else gradient
 
 
 # Mapping

@@ -158,10 +158,14 @@ class CandidateSet:
         `DnnffiError` where the problem is not for it.
         """
         if candidate is None:
-            source = self.source(problem.options.algorithm)
+            algorithm = problem.options.algorithm
+            source = self._with_resets(algorithm) if problem.has_resets else self.source(algorithm)
             return source.make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
-        return self._sources[name].make(problem, algorithm, launch, generator)
+        source = self._sources[name]
+        if problem.has_resets and not source.has_resets:
+            raise UnsupportedError(f"candidate {candidate!r}", "", NO_RESETS)
+        return source.make(problem, algorithm, launch, generator)
 
     def clear(self) -> None:
         """Forget the networks that are ready."""

@@ -22,12 +22,20 @@ from dnnffi.spec.rnn import RNNSpec
 INFER, FORWARD, BACKWARD = "infer", "forward", "backward"
 KINDS = (INFER, FORWARD, BACKWARD)
 
+RESET_STATES = ("reset_h", "reset_c")
+"""Names of the states that replace others: [L*D, 1 or B, .], as h_0 and c_0."""
+
+BYTE_ARRAYS = ("resets", "reserve", "spent")
+"""Names of the arrays of uint8; all others have the dtype of the network."""
+
 _FIELDS: calls.Kinds = {
     "spec": dict,
     "steps": int,
     "batch": int,
     "batch_first": bool,
     "lengths": (list, type(None)),
+    "has_resets": bool,
+    "has_one_reset_row": bool,
     "training": bool,
     "options": dict,
     "candidate": str,
@@ -48,6 +56,7 @@ class Call(NamedTuple):
     operands, results : names of the arrays; an operand that all problems share ends with "*"
     reserve_row : bytes of the reserve space for a row of the batch
     workspace : bytes of the workspace
+    has_one_reset_row : whether the states of resets have one row for all of the batch
     """
 
     problem: RNNProblem
@@ -57,6 +66,7 @@ class Call(NamedTuple):
     results: tuple[str, ...]
     reserve_row: int
     workspace: int
+    has_one_reset_row: bool = False
 
     def text(self) -> str:
         """The call as text; the same call gives the same text."""
@@ -68,6 +78,8 @@ class Call(NamedTuple):
                 "batch": problem.batch,
                 "batch_first": problem.layout == BATCH_MAJOR,
                 "lengths": problem.lengths,
+                "has_resets": problem.has_resets,
+                "has_one_reset_row": self.has_one_reset_row,
                 "training": problem.training,
                 "options": problem.options._asdict(),
                 "candidate": self.candidate,
@@ -95,13 +107,14 @@ class Call(NamedTuple):
             options=rnn_options(value["options"], spec.mode),
         )
         return cls(
-            problem,
+            problem._replace(has_resets=value["has_resets"]),
             value["candidate"],
             check_range("problems", value["problems"], 1),
             calls.read_names("operands", value["operands"]),
             calls.read_names("results", value["results"]),
             check_range("reserve_row", value["reserve_row"], 0, INT64_MAX),
             check_range("workspace", value["workspace"], 0, INT64_MAX),
+            value["has_one_reset_row"],
         )
 
     def buffers(self, kind: str) -> Buffers:
@@ -114,17 +127,23 @@ class Call(NamedTuple):
         calls.check_arrays(kind, self.operands, self.results, self._arrays(kind))
 
         def array(name: str) -> tuple[str, tuple[int, ...]]:
-            dtype = "uint8" if name in ("reserve", "spent") else problem.spec.dtype
-            return dtype, array_shape(problem, self.reserve_row, name)
+            dtype = "uint8" if name in BYTE_ARRAYS else problem.spec.dtype
+            one_row = self.has_one_reset_row
+            return dtype, array_shape(problem, self.reserve_row, name, has_one_reset_row=one_row)
 
         return calls.buffers_of(self, array)
 
     def _arrays(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The operands and results that there must be, with the optional ones that are given."""
-        cell = self.problem.spec.has_cell
+        cell, has_resets = self.problem.spec.has_cell, self.problem.has_resets
         names = calls.without_marks(self.operands)
-        states = (("h_0", "c_0") if cell else ("h_0",)) if "h_0" in names else ()
+        states = ("h_0", "c_0")[: 1 + cell] if "h_0" in names else ()
         operands: tuple[str, ...] = ("x", "weights", *states)
+        if has_resets:
+            operands += ("resets",)
+        if has_resets and "reset_h" in names:
+            reset_states = RESET_STATES[: 1 + cell]
+            operands, states = operands + reset_states, states + reset_states
         if kind == BACKWARD:
             given = (name for name in ("dh_n", "dc_n")[: 1 + cell] if name in names)
             operands += ("y", "reserve", "dy", *given)
@@ -137,12 +156,23 @@ class Call(NamedTuple):
         return operands, (*results, calls.WORKSPACE)
 
 
-def array_shape(problem: RNNProblem, reserve_row: int, name: str) -> tuple[int, ...]:
-    """The shape of an array of one problem, by its name in a call."""
+def array_shape(
+    problem: RNNProblem, reserve_row: int, name: str, *, has_one_reset_row: bool = False
+) -> tuple[int, ...]:
+    """The shape of an array of one problem, by its name in a call.
+
+    The gradient of a state of resets has a row for each of the batch, also if the state has one.
+    """
     if name in ("reserve", "spent"):
         return (1, problem.batch, reserve_row)
+    if name == "resets":
+        return problem.leading_shape
+    if name in RESET_STATES:
+        rows = 1 if has_one_reset_row else problem.batch
+        spec = problem.spec
+        return spec.c_shape(rows) if name == "reset_c" else spec.h_shape(rows)
     if name in ("weights", "dweights"):
         return (sum(prod(one.shape) for one in problem.spec.parameter_shapes()),)
     shapes = {"x": problem.x_shape, "y": problem.y_shape}
     shapes |= {"h": problem.h_shape, "c": problem.c_shape}
-    return shapes[name.removeprefix("d")[0]]
+    return shapes[name.removeprefix("d").removeprefix("reset_")[0]]

@@ -58,6 +58,8 @@ class VendorEngine(VendorHandles):
             found = self._tuner.find(problem, self.device())
             if found is not None:
                 return found.replayed or found.direct  # XLA captures, as a replayed graph is
+        if problem.has_resets:
+            return ""  # the rule of dnnffi's own kernels, which takes the first that fits
         rule = self._rules.get(problem)
         if rule is None:
             rule = self._rules[problem] = f"{self._record.name} {self.make(problem, '').algorithm}"
@@ -91,7 +93,8 @@ _SPENT = b"dnnffi: spent..."
 class ReferenceExecutor(AddressExecutor):
     """An executor of one problem that computes by `dnnffi.reference`.
 
-    As theirs, its reserve space is spent by backward data: it holds x, and a mark that says so.
+    As theirs, its reserve space is spent by backward data: it holds x, resets with the states that
+    replace others, and a mark that says so.
     """
 
     algorithm = "reference"
@@ -106,21 +109,32 @@ class ReferenceExecutor(AddressExecutor):
         shapes = [parameter.shape for parameter in problem.spec.parameter_shapes()]
         self.weight_size = sum(map(prod, shapes))
         self._x_bytes = prod(problem.x_shape) * item
+        self._reset_shapes: tuple[tuple[int, int, int], ...] = ()
+        flags_bytes = 0
+        if problem.has_resets:
+            states = problem.h_shape, problem.c_shape
+            self._reset_shapes = states[: 1 + problem.spec.has_cell]
+            flags_bytes = prod(problem.leading_shape)
+        self._flags_offset = self._x_bytes + sum(map(prod, self._reset_shapes)) * item
+        self._mark_offset = self._flags_offset + flags_bytes
         # Backward data has all gradients at once, and leaves those of the weights there.
         self.workspace_bytes = self.least_workspace_bytes = (
             self.weight_size * item if problem.training else 0
         )
-        self.reserve_bytes = self._x_bytes + len(_READY) if problem.training else 0
+        self.reserve_bytes = self._mark_offset + len(_READY) if problem.training else 0
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        x = self._array(at.x, self.problem.x_shape)
-        done = self._run(x, at.h_0, at.c_0, at.weights, training=False)
+        x, resets = self._array(at.x, self.problem.x_shape), self._resets(at)
+        done = self._run(x, at.h_0, at.c_0, at.weights, resets, training=False)
         self._array(at.y, self.problem.y_shape)[...] = done.y
         self._array(at.h_n, self.problem.h_shape)[...] = done.h_n
         if done.c_n is not None:
             self._array(at.c_n, self.problem.c_shape)[...] = done.c_n
         if self.problem.training:
             memory_at(at.reserve, self._x_bytes)[:] = memory_at(at.x, self._x_bytes)[:]
+            if resets is not None:
+                for kept, given in zip(self._kept_resets(at.reserve), resets, strict=True):
+                    kept[...] = given
             self._mark(at.reserve)[:] = _READY
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
@@ -131,7 +145,8 @@ class ReferenceExecutor(AddressExecutor):
             )
         problem, spec = self.problem, self.problem.spec
         x = self._array(at.reserve, problem.x_shape)
-        tape = self._run(x, at.h_0, at.c_0, at.weights, training=True).tape
+        resets = self._kept_resets(at.reserve) if problem.has_resets else None
+        tape = self._run(x, at.h_0, at.c_0, at.weights, resets, training=True).tape
         assert tape is not None
         dy = self._array(at.dy, problem.y_shape)
         dh_n = self._array(at.dh_n, problem.h_shape) if at.dh_n else None
@@ -142,6 +157,12 @@ class ReferenceExecutor(AddressExecutor):
             self._array(at.dh_0, problem.h_shape)[...] = grads.h_0
         if at.dc_0 and grads.c_0 is not None:
             self._array(at.dc_0, problem.c_shape)[...] = grads.c_0
+        if at.dreset_h and grads.reset_to is not None:
+            of_states = at.dreset_h, at.dreset_c
+            for address, shape, gradient in zip(
+                of_states, self._reset_shapes, grads.reset_to, strict=False
+            ):
+                self._array(address, shape)[...] = gradient
         out = self._array(at.workspace, (self.weight_size,))
         RNNWeights.pack(grads.weights, spec, backend=self._layout, out=out)
         mark[:] = _SPENT
@@ -157,7 +178,7 @@ class ReferenceExecutor(AddressExecutor):
         pass
 
     def _run(
-        self, x: Any, h_0: int, c_0: int, weights: int, *, training: bool
+        self, x: Any, h_0: int, c_0: int, weights: int, resets: list[Any] | None, *, training: bool
     ) -> reference.Forward:
         problem = self.problem
         flat = self._array(weights, (self.weight_size,))
@@ -170,13 +191,42 @@ class ReferenceExecutor(AddressExecutor):
             packed.arrays(),
             batch_first=problem.layout == BATCH_MAJOR,
             lengths=problem.lengths,
+            resets=None if resets is None else resets[0],
+            reset_to=None if resets is None else (*resets[1:], None)[:2],
             clip=problem.options.clip,
             clip_nan=problem.options.clip_nan,
             training=training,
         )
 
+    def _resets(self, at: ForwardAddresses) -> list[Any] | None:
+        """Return the flags and the states that replace others; None without resets."""
+        if not self.problem.has_resets:
+            return None
+        found = [self._flags(at.resets)]
+        states = at.reset_h, at.reset_c
+        for address, shape in zip(states, self._reset_shapes, strict=False):
+            layers, _, width = shape
+            if address:
+                found.append(self._array(address, (layers, at.reset_rows, width)))
+            else:
+                found.append(np.zeros((layers, 1, width), self._dtype))
+        return found
+
+    def _kept_resets(self, reserve: int) -> list[Any]:
+        """Return the same in the reserve space, where each state has all rows."""
+        found = [self._flags(reserve + self._flags_offset)]
+        address = reserve + self._x_bytes
+        for shape in self._reset_shapes:
+            found.append(self._array(address, shape))
+            address += prod(shape) * self._dtype.itemsize
+        return found
+
+    def _flags(self, address: int) -> Any:
+        shape = self.problem.leading_shape
+        return np.frombuffer(memory_at(address, prod(shape)), np.uint8).reshape(shape)
+
     def _mark(self, reserve: int) -> Any:
-        return memory_at(reserve + self._x_bytes, len(_READY))
+        return memory_at(reserve + self._mark_offset, len(_READY))
 
     def _array(self, address: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         memory = memory_at(address, prod(shape) * self._dtype.itemsize)

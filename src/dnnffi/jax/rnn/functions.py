@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.backends.registry import named
-from dnnffi.errors import UnsupportedError
 from dnnffi.jax.arrays import as_jax, platform_of
 from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
+from dnnffi.jax.rnn.call import RESET_STATES
 from dnnffi.jax.rnn.implementations import SCAN, implementation_of
 from dnnffi.jax.rnn.operation import Way
 from dnnffi.jax.rnn.weights import (
@@ -90,16 +90,16 @@ def lstm(
     resets : [T, B], or [B, T] with ``batch_first``, bool or integers, or None. Where it is not
         zero at t, the state before step t is that of ``reset_to``, in every layer: a new episode
         begins there. A network of two directions is cut at the same border, so that its other
-        direction passes no state from t to t - 1. No gradient passes a border. Only the scan takes
-        it. Resets past the end of a row are ignored
+        direction passes no state from t to t - 1. No gradient passes a border. "cudnn" runs such a
+        call on dnnffi's own kernels. Resets past the end of a row are ignored
     reset_to : the state of a reset, None for zeros: as ``hx``, with one row for all, [L*D, 1, .],
         or with a row for each of the batch. It has a gradient
     dropout, key : the probability that an element between two layers is dropped, and the key of
         `jax.random` that makes the masks, the same in every implementation. The network then runs
         one call per layer
     implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
-        "reference" (NumPy, on the host), or None: cuDNN on CUDA, the scan elsewhere, for an empty
-        batch, for lengths on a device and for resets
+        "reference" (NumPy, on the host), or None: "cudnn" on CUDA, the scan elsewhere, for an empty
+        batch, for lengths on a device, and for what "cudnn" refuses
     options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
         what was measured. "unroll": the number of steps in one round of the scan's loop, by default
         1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop
@@ -274,7 +274,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
             batch_first=batch_first,
             lengths=lengths,
             options=options,
-        )
+        )._replace(has_resets=resets is not None)
     elif steps < 1:
         raise ValueError(f"x must have at least one time step; got T = {steps}")
     if on_device is not None and keywords.implementation not in (None, SCAN):
@@ -283,13 +283,10 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
             f"array on the device is for {SCAN!r}"
         )
     able = None
-    if problem is not None and problem.has_steps and on_device is None and resets is None:
+    if problem is not None and problem.has_steps and on_device is None:
         able = problem
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
     way = implementation_of(keywords.implementation, able, arrays)
-    if resets is not None and keywords.implementation not in (None, SCAN):
-        limit = f"cannot reset states within a sequence; implementation {SCAN!r} can"
-        raise UnsupportedError(f"implementation {keywords.implementation!r}", "", limit)
     if way is None and problem is not None and problem.lengths is not None:
         # An operand of the scan: one program for all lengths.
         on_device = jnp.asarray(problem.lengths)
@@ -560,6 +557,10 @@ def _layers(
             flat, layout = joined(weights, spec), DEFAULT_LAYOUT
         flat = laid_out(flat, spec, layout, static.way.layout)
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
+        if resets is not None:
+            operands["resets"] = (resets.steps != 0).astype("uint8")
+            reset_states = zip(RESET_STATES, resets[1:], strict=True)
+            operands |= {name: state for name, state in reset_states if state is not None}
         found = operation.run(static.way, static.problem, operands)
         return (*found, None) if len(found) == 2 else tuple(found)
     arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)

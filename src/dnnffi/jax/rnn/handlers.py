@@ -23,10 +23,13 @@ from dnnffi.spec.problem import RNNProblem
 ALIGNMENT = 256
 """Bytes of a row of the reserve space are a multiple of it, as of memory that CUDA allocates."""
 
-_FORWARD = ("x", "y", "h_0", "h_n", "c_0", "c_n", "weights", "workspace", "reserve")
+_FORWARD = (
+    *("x", "y", "h_0", "h_n", "c_0", "c_n", "weights", "workspace", "reserve"),
+    *("resets", "reset_h", "reset_c"),
+)
 _DATA = (
     *("y", "h_0", "c_0", "weights", "dy", "dh_n", "dc_n"),
-    *("dx", "dh_0", "dc_0", "workspace", "spent"),
+    *("dx", "dh_0", "dc_0", "workspace", "spent", "resets", "dreset_h", "dreset_c"),
 )
 _WEIGHTS = ("x", "h_0", "y", "dweights", "workspace", "spent")
 
@@ -106,13 +109,15 @@ class Handlers(base.Handlers):
             reserve = places["reserve"], places["spent"]
             once = _backward(self.engine, executor, order(_DATA), order(_WEIGHTS), reserve)
         else:
-            once = _forward(executor, order(_FORWARD))
+            reset_rows = 1 if call.has_one_reset_row else call.problem.batch
+            once = _forward(executor, order(_FORWARD), reset_rows)
         return each(once, buffers, call.problems)
 
 
-def _forward(executor: AddressExecutor, order: tuple[int, ...]) -> Run:
+def _forward(executor: AddressExecutor, order: tuple[int, ...], reset_rows: int) -> Run:
     def run(launch: Launch, addresses: list[int]) -> None:
-        executor.forward(launch, ForwardAddresses(*(addresses[n] for n in order)))
+        at = ForwardAddresses._make([*(addresses[n] for n in order), reset_rows])
+        executor.forward(launch, at)
 
     return run
 

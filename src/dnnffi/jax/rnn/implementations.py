@@ -35,9 +35,12 @@ def _miopen() -> Engine:
 WAYS = {
     way.name: way
     for way in (
-        Way("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn)),
+        Way("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn), has_resets=True),
         Way("miopen", "rocm", Handlers("dnnffi_miopen", "ROCM", _miopen), "miopen"),
-        Way("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
+        Way(
+            *("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
+            has_resets=True,
+        ),
     )
 }
 NAMES = (*WAYS, SCAN)
@@ -48,7 +51,7 @@ def implementation_of(
 ) -> Way | None:
     """The way to run ``problem``, None for the scan.
 
-    ``problem`` is None where only the scan can: an empty batch, lengths on a device, resets.
+    ``problem`` is None where only the scan can: an empty batch, lengths on a device.
     """
     if name is None:
         if problem is None or platform_of(operands) != "cuda":
@@ -57,11 +60,16 @@ def implementation_of(
         try:
             way.handlers.decide(problem)
         except (LibraryNotFoundError, UnsupportedError) as error:
-            warn_once(f"lax.scan runs what cuDNN would be faster at: {error}")
+            faster = "dnnffi's own kernels" if problem.has_resets else "cuDNN"
+            warn_once(f"lax.scan runs what {faster} would be faster at: {error}")
             return None
         return way
     name = check_choice("implementation", name, NAMES, or_none=True)
     if name == SCAN or problem is None:
         return None
-    WAYS[name].check_there()
-    return WAYS[name]
+    way = WAYS[name]
+    if problem.has_resets and not way.has_resets:
+        limit = f"cannot reset states within a sequence; implementation {SCAN!r} can"
+        raise UnsupportedError(f"implementation {name!r}", "", limit)
+    way.check_there()
+    return way

@@ -10,7 +10,9 @@ Arrays have an axis more in front, N: problems that lie one after the other. It 
   space cannot be divided, and gradients of weights are asked for each row of the map.
 - Lowered, each is one call of a handler. On several devices `jax.jit` divides the batch among them.
 
-Operands go by name: x, weights, then h_0 (and c_0) where there are states.
+Operands go by name: x, weights, then h_0 (and c_0) where there are states, then the flags `resets`,
+and reset_h (and reset_c) where states are replaced by others than zeros. These may have one row for
+all of the batch; their gradients have a row for each, and are summed here.
 """
 
 from __future__ import annotations
@@ -41,7 +43,15 @@ from dnnffi.jax.primitives import (
     mesh_axes,
     varying_alike,
 )
-from dnnffi.jax.rnn.call import BACKWARD, FORWARD, INFER, Call, array_shape
+from dnnffi.jax.rnn.call import (
+    BACKWARD,
+    BYTE_ARRAYS,
+    FORWARD,
+    INFER,
+    RESET_STATES,
+    Call,
+    array_shape,
+)
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
@@ -51,6 +61,7 @@ class Way(primitives.Way):
     """An implementation by handlers, which read weights in a layout."""
 
     layout: LayoutName = "cudnn"
+    has_resets: bool = False
 
 
 class Task(NamedTuple):
@@ -62,6 +73,7 @@ class Task(NamedTuple):
     reserve_row: int
     names: tuple[str, ...]
     results: tuple[str, ...]
+    has_one_reset_row: bool = False
 
     @property
     def divisible(self) -> bool:
@@ -73,10 +85,12 @@ class Task(NamedTuple):
         return self._replace(problem=self.problem._replace(batch=self.problem.batch // parts))
 
     def batch_axis(self, name: str) -> int:
-        """Return the axis of an array that is the batch, counted with N; -1 for weights."""
+        """Return the axis of an array that is the batch, counted with N; -1 for none."""
         if name in ("weights", "dweights"):
             return -1
-        in_x = name in ("x", "y", "dx", "dy")
+        if name in RESET_STATES and self.has_one_reset_row:
+            return -1
+        in_x = name in ("x", "y", "dx", "dy", "resets")
         return 1 if in_x and self.problem.layout == BATCH_MAJOR else 2
 
 
@@ -84,7 +98,8 @@ def run(way: Way, problem: RNNProblem, operands: Mapping[str, Any]) -> list[Any]
     """y, h_n and, of an LSTM, c_n, of operands without N. The problem is one of inference."""
     way.handlers.decide(problem)
     results = ("y", "h_n", "c_n") if problem.spec.has_cell else ("y", "h_n")
-    task = Task(way, problem, "", 0, tuple(operands), results)
+    has_one_reset_row = "reset_h" in operands and operands["reset_h"].shape[1] == 1
+    task = Task(way, problem, "", 0, tuple(operands), results, has_one_reset_row)
     varying = varying_alike([array[None] for array in operands.values()])
     return [array[0] for array in infer.bind(*varying, task=task)]
 
@@ -107,14 +122,15 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
     of_count = tuple(axis for axis in of_count if axis not in of_batch)
     found = []
     for name in task.results:
-        dtype = jnp.dtype("uint8") if name in ("reserve", "spent") else x.dtype
+        dtype = jnp.dtype("uint8") if name in BYTE_ARRAYS else x.dtype
         shape = (count, *array_shape(task.problem, task.reserve_row, name))
+        at_batch = task.batch_axis(name)
         # In a mesh of explicit axes a gradient is divided as its operand is, any other result as
         # x, whose other axes no result has.
         of = operands.get(name.removeprefix("d")) if name.startswith("d") else None
         spec = [None] * len(shape) if of is None else [*of.sharding.spec]
-        if of is None:
-            spec[task.batch_axis(name)] = of_batch or None
+        if of is None or (at_batch >= 0 and of.shape[at_batch] != shape[at_batch]):
+            spec[at_batch] = of_batch or None
         spec[0] = of_count or None
         sharding = divided.sharding.update(spec=PartitionSpec(*spec))
         found.append(x.update(shape=shape, dtype=dtype, sharding=sharding, weak_type=False))
@@ -132,32 +148,40 @@ def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[An
     task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
     trained = task._replace(results=(*task.results, "reserve"))
     *results, reserve = forward.bind(*primals, task=trained)
-    names = (*task.names, "y", "reserve", *(f"d{name}" for name in task.names))
-    moved = [ad.instantiate_zeros(tangent) for tangent in tangents]
-    dots = linear.bind(*primals, results[0], reserve, *moved, task=task._replace(names=names))
+    moved = {
+        f"d{name}": ad.instantiate_zeros(tangent)
+        for name, tangent in zip(task.names, tangents, strict=True)
+        if name not in BYTE_ARRAYS  # flags have no tangent
+    }
+    names = (*task.names, "y", "reserve", *moved)
+    linear_task = task._replace(names=names)
+    dots = linear.bind(*primals, results[0], reserve, *moved.values(), task=linear_task)
     return results, dots
 
 
 def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
-    count = (len(task.names) - 2) // 2
-    residuals, tangents = operands[: count + 2], operands[count + 2 :]
+    count = task.names.index("reserve") + 1
+    names = task.names[:count]
+    residuals, tangents = operands[:count], operands[count:]
     given = {"dy": cotangents[0]}
     for name, cotangent in zip(("dh_n", "dc_n"), cotangents[1:], strict=False):
         if type(cotangent) is not ad.Zero:
             given[name] = cotangent
     given["dy"] = ad.instantiate_zeros(given["dy"])
-    names = task.names[: count + 2]
-    wanted = dict(zip(names[:count], map(ad.is_undefined_primal, tangents), strict=True))
-    results = ["dx", *(f"d{name}" for name in names[2:count])]  # the library makes them anyway
-    if wanted["weights"]:
+    moved = task.names[count:]
+    wanted = dict(zip(moved, map(ad.is_undefined_primal, tangents), strict=True))
+    # The library makes all but the gradient of the weights anyway.
+    results = [name for name in moved if name != "dweights"]
+    if wanted["dweights"]:
         results.append("dweights")
     asked = task._replace(names=(*names, *given), results=(*results, "spent"))
     found = dict(
         zip(asked.results, backward.bind(*residuals, *given.values(), task=asked), strict=True)
     )
+    of_name = dict(zip(names, residuals, strict=True))
     gradients = [
-        as_shared(found[f"d{name}"], operand) if wanted[name] else None
-        for name, operand in zip(names[:count], operands, strict=False)
+        as_shared(found[name], of_name[name.removeprefix("d")]) if wanted[name] else None
+        for name in moved
     ]
     return [None] * len(residuals) + gradients
 
@@ -183,12 +207,30 @@ def _map_infer(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tup
     """Without mapped weights the mapped axis joins the batch, else N."""
     if axes[task.names.index("weights")] is not None:
         return join_problems(partial(infer.bind, task=task), arrays, axes)
+    task, arrays, axes = _with_rows_of_resets(task, arrays, axes)
     size = mapped_size(arrays, axes)
     problem = task.problem
     lengths = None if problem.lengths is None else problem.lengths * size
     joined = task._replace(problem=problem._replace(batch=problem.batch * size, lengths=lengths))
     task.way.handlers.decide(joined.problem)
     return join_batch(partial(infer.bind, task=joined), arrays, axes, task=task)
+
+
+def _with_rows_of_resets(
+    task: Task, arrays: Arrays, axes: Sequence[int | None]
+) -> tuple[Task, Arrays, Sequence[int | None]]:
+    """Repeat a mapped state of resets that has one row, so that its rows can join the batch."""
+    places = [place for place, name in enumerate(task.names) if name in RESET_STATES]
+    if not task.has_one_reset_row or all(axes[place] is None for place in places):
+        return task, arrays, axes
+    arrays, axes = list(arrays), list(axes)
+    for place in places:
+        array = arrays[place]
+        if axes[place] is not None:
+            array, axes[place] = jnp.moveaxis(array, axes[place], 0), 0
+        shape = (*array.shape[:-2], task.problem.batch, array.shape[-1])
+        arrays[place] = jnp.broadcast_to(array, shape)
+    return task._replace(has_one_reset_row=False), arrays, axes
 
 
 def _map_by_position(
@@ -219,7 +261,8 @@ def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
     workspace = handlers.sizes(problem, candidate, 1).workspace
     names_of_results = (*task.results, WORKSPACE)
     row = task.reserve_row
-    call = Call(problem, candidate, count, names, names_of_results, row, workspace)
+    one_row = task.has_one_reset_row
+    call = Call(problem, candidate, count, names, names_of_results, row, workspace, one_row)
     target = handlers.target(kind)
     return call_handler(
         target, results, workspace, arrays, call.text(), input_output_aliases=aliases

@@ -6,6 +6,7 @@ from typing import Any
 
 from dnnffi.jax.rnn.implementations import WAYS
 from dnnffi.rnn.backend import rnn_backends
+from dnnffi.spec.checks import check_flag
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -18,6 +19,7 @@ def tune(
     *,
     batch_first: bool = False,
     lengths: Any = None,
+    resets: bool = False,
     options: Any = None,
 ) -> str:
     """Measure cuDNN's algorithms for a network, and use the fastest in programs traced from now on.
@@ -33,14 +35,16 @@ def tune(
     batch, steps : B and T
     training : whether gradients are measured with the forward pass, or inference alone
     batch_first, lengths, options : as for `lstm`
+    resets : whether calls have resets: dnnffi's own kernels alone are then measured
 
     Raises
     ------
     TypeError, ValueError
         The error names the argument.
     UnsupportedError
-        cuDNN has no such network.
+        cuDNN has no such network, or dnnffi's own kernels have none with resets.
     """
+    has_resets = check_flag("resets", resets)
     problem = RNNProblem.dense(
         spec,
         steps=steps,
@@ -49,7 +53,7 @@ def tune(
         lengths=lengths,
         training=training,
         options=options,
-    )
+    )._replace(has_resets=has_resets)
     engine = WAYS["cudnn"].handlers.engine
     engine.decide(problem)  # raises where the library has no such network
     tuner = rnn_backends.external("cudnn").tuner

@@ -5,13 +5,11 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
+from emulated_cuda import emulating
 from host_library import open_host
 
 import build
 import dnnffi
-from dnnffi.backends.cublas import library as cublas_library
-from dnnffi.device.interface import Architecture
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
 from dnnffi.spec.options import RNNOptions
@@ -25,17 +23,10 @@ def host():
 
 
 @pytest.fixture
-def emulated(host, cublas, monkeypatch):
+def emulated(host, cublas):
     """The stand-in of cuDNN on memory that runs our kernels."""
-    kernels = EmulatedMemory(room=6)
-    for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"):
-        monkeypatch.setattr(host.memory, name, getattr(kernels, name), raising=False)
-    monkeypatch.setattr(host.memory, "constant", host.memory.array, raising=False)
-    monkeypatch.setattr(host.memory, "architecture", lambda device: Architecture(9, 0, 6))
-    monkeypatch.setattr(cublas_library, "load", lambda: cublas)
-    yield host
-    host.forget_plans()
-    kernels.check_margins()
+    with emulating(host, cublas):
+        yield host
 
 
 def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
