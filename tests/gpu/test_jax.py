@@ -18,12 +18,15 @@ from jax_programs import (  # noqa: E402
     assert_close,
     in_two_threads,
     network,
+    reset_network,
     training_step,
 )
 
 import dnnffi  # noqa: E402
 from dnnffi import jax as djax  # noqa: E402
 from dnnffi.backends.registry import named  # noqa: E402
+from dnnffi.errors import PerformanceWarning  # noqa: E402
+from dnnffi.jax.arrays import warn_once  # noqa: E402
 from dnnffi.jax.rnn.engine import VendorEngine  # noqa: E402
 from dnnffi.jax.rnn.handlers import Handlers  # noqa: E402
 from dnnffi.jax.rnn.implementations import WAYS  # noqa: E402
@@ -327,6 +330,143 @@ def test_what_cudnn_refuses_is_an_error_while_tracing():
         jax.jit(program.function).lower(*program.arrays)
 
 
+# Resets
+
+
+RESET_SIZES = {"input_size": 16, "hidden_size": 32, "steps": 7, "options": STRICT}
+RESET_ERRORS = {"float16": 1e-2, "float32": 1e-3}
+"""Allowed relative error of each array, in the Euclidean norm."""
+
+
+def check_resets(found, expected, dtype):
+    """Compare two trees of arrays, the leaves of each by the Euclidean norm."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        error = conformance.deviation(np.asarray(one, "f8"), np.asarray(other, "f8"))
+        assert error <= RESET_ERRORS[dtype], f"off by {error:.3g}, shape {one.shape}"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4], ids=["zeros", "one row", "a row each"])
+@pytest.mark.parametrize("lengths", [None, (3, 7, 0, 5)], ids=["full", "lengths"])
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "both"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_resets_are_those_of_the_scan(mode, dtype, both, lengths, rows):
+    one = reset_network(
+        mode, rows=rows, lengths=lengths, dtype=dtype, bidirectional=both, **RESET_SIZES
+    )
+    found, expected = (one.results(name) for name in ("cudnn", "scan"))
+    if mode == "rnn_relu" and dtype == "float16":
+        # The derivative jumps where a rounding changes the sign of a gate: results alone.
+        found, expected = found[0], expected[0]
+    check_resets(found, expected, dtype)
+
+
+@pytest.mark.parametrize(
+    ("mode", "dtype", "sizes"),
+    [
+        ("gru", "float32", {"hidden_size": 128, "steps": 64, "batch": 256, "num_layers": 1}),
+        ("lstm", "float32", {"hidden_size": 256, "steps": 40, "batch": 100, "batch_first": True}),
+        ("lstm", "float16", {"hidden_size": 512, "steps": 40, "batch": 32}),
+        ("gru", "bfloat16", {"hidden_size": 100, "steps": 20, "batch": 7, "bidirectional": True}),
+        ("rnn_tanh", "float32", {"hidden_size": 96, "steps": 1, "batch": 5}),
+    ],
+)
+@pytest.mark.parametrize("has_one_row", [True, False])
+def test_resets_of_larger_networks(mode, dtype, sizes, has_one_row, monkeypatch):
+    monkeypatch.setitem(RESET_ERRORS, "bfloat16", 6e-2)
+    rows = 1 if has_one_row else sizes["batch"]
+    one = reset_network(mode, dtype=dtype, rows=rows, **RESET_SIZES | sizes)
+    check_resets(*(one.results(name) for name in ("cudnn", "scan")), dtype)
+
+
+def test_an_unnamed_implementation_runs_resets_by_own_kernels():
+    one = reset_network(**RESET_SIZES)
+    jitted = jax.jit(lambda *arrays: one.run(None, *arrays))
+    assert "dnnffi_cudnn_infer" in jitted.lower(*one.arrays).as_text()
+
+
+@pytest.mark.parametrize("refused", [{"proj_size": 8}, {"dtype": "float64"}], ids=str)
+def test_resets_that_own_kernels_refuse_run_by_the_scan_with_a_warning(refused):
+    warn_once.cache_clear()
+    with jax.enable_x64(True):
+        one = reset_network(**RESET_SIZES | refused)
+        with pytest.warns(PerformanceWarning, match="lax.scan runs what dnnffi's own kernels"):
+            found = one.run(None, *one.arrays)
+        assert_close(found, one.run("scan", *one.arrays), 0)
+
+
+def test_a_captured_program_reads_the_resets_of_each_call():
+    one = reset_network(rows=1, **RESET_SIZES | {"input_size": 32, "num_layers": 1})
+    x, hx, weights, reset_to = one.arrays
+
+    def six_layers_of(implementation):
+        def loss(x, weights, reset_to, resets):
+            for _ in range(6):
+                x, _ = one.run(implementation, x, hx, weights, reset_to, resets=resets)
+            return (x**2).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))
+
+    found, expected = map(six_layers_of, ("cudnn", "scan"))
+    for seed in range(20):
+        resets = jax.random.bernoulli(jax.random.key(seed), 0.3, one.resets.shape)
+        given = x, weights, reset_to, resets
+        check_resets(found(*given), expected(*given), "float32")
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_mapped_resets_and_their_gradients(rows):
+    one = reset_network("gru", rows=rows, **RESET_SIZES)
+    x, hx, weights, reset_to = one.arrays
+    mapped = (
+        jnp.stack([x, 2 * x, -x]),
+        jnp.stack([reset_to, -reset_to, reset_to / 2]),
+        jnp.stack([one.resets, ~one.resets, jnp.roll(one.resets, 1)]),
+    )
+
+    def results(implementation):
+        def loss(x, weights, reset_to, resets):
+            return one.loss(implementation, x, hx, weights, reset_to, resets=resets)
+
+        axes = (0, None, 0, 0)
+        given = mapped[0], weights, *mapped[1:]
+        each = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)), axes))(*given)
+        whole = jax.grad(lambda *a: jax.vmap(loss, axes)(*a).sum(), (0, 1, 2))(*given)
+        return each, whole
+
+    check_resets(*map(results, ("cudnn", "scan")), "float32")
+
+
+def test_resets_in_a_loop_over_parts_of_a_rollout():
+    one = reset_network(rows=1, **RESET_SIZES)
+    x, hx, weights, reset_to = one.arrays
+    parts = jnp.stack([x, 2 * x, -x]), jnp.stack([one.resets, ~one.resets, one.resets])
+
+    def gradient(implementation):
+        def loss(hx, weights, reset_to):
+            def step(hx, part):
+                y, hx = one.run(implementation, part[0], hx, weights, reset_to, resets=part[1])
+                return hx, y
+
+            return jnp.sin(jax.lax.scan(step, hx, parts)[1]).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(hx, weights, reset_to)
+
+    check_resets(*map(gradient, ("cudnn", "scan")), "float32")
+
+
+def test_what_was_measured_with_resets_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
+    sizes = {"input_size": 128, "hidden_size": 128, "num_layers": 1, "steps": 50, "batch": 8}
+    one = reset_network("gru", rows=8, dtype="float16", options={"tune": "auto"}, **sizes)
+    fastest = djax.tune(one.spec, 8, 50, resets=True, options={"tune": "auto"})
+    assert fastest.startswith("own ")
+    gradient = jax.jit(jax.grad(lambda *arrays: one.loss("cudnn", *arrays), (0, 1, 2, 3)))
+    assert f"{fastest}\\22" in gradient.lower(*one.arrays).as_text()
+    check_resets(*(one.results(name) for name in ("cudnn", "scan")), "float16")
+
+
 # Several GPUs
 
 
@@ -373,6 +513,25 @@ def test_two_gpus_by_sharded_arrays(mesh):
         found = gradient(*arrays)
     assert_close(found, expected, 1e-4)
     assert "all-gather" not in gradient.lower(*arrays).compile().as_text()
+    assert not found[0].is_fully_replicated
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_resets_on_two_gpus(mesh, rows):
+    one = reset_network("gru", batch=8, rows=rows, **RESET_SIZES)
+
+    @jax.jit
+    def gradient(resets, *arrays):
+        return jax.grad(lambda *a: one.loss("cudnn", *a, resets=resets), (0, 1, 2, 3))(*arrays)
+
+    expected = gradient(one.resets, *one.arrays)
+    by_rows, everywhere = (jax.NamedSharding(mesh, spec) for spec in (P(None, "d"), P()))
+    places = by_rows, by_rows, by_rows, everywhere, everywhere if rows == 1 else by_rows
+    given = tuple(map(jax.device_put, (one.resets, *one.arrays), places))
+    for _ in range(20):
+        found = gradient(*given)
+    check_resets(found, expected, "float32")
+    assert "all-gather" not in gradient.lower(*given).compile().as_text()
     assert not found[0].is_fully_replicated
 
 

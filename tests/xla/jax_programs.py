@@ -92,7 +92,7 @@ class OwnHandlers(Told, Handlers):
     """Those of networks on dnnffi's own kernels, which the memory of the stand-in emulates."""
 
     def __init__(self, host):
-        super().__init__(host, lambda: EngineOfAligned(CUDNN, host.library))
+        super().__init__(host, lambda: EmulatedEngine(CUDNN, host.library))
 
     def executors(self):
         return self._executors.values()
@@ -104,15 +104,21 @@ class OwnHandlers(Told, Handlers):
         self.engine._candidates.clear()
 
 
-class EngineOfAligned(VendorEngine):
-    """An engine whose executors align their workspace, as XLA on the host does not."""
+class EmulatedEngine(VendorEngine):
+    """An engine whose executors run under the limits of the emulation."""
 
     def make(self, problem, candidate):
-        return Aligned(super().make(problem, candidate))
+        return EmulatedExecutor(super().make(problem, candidate))
 
 
-class Aligned:
-    """An executor with a workspace at a multiple of 256 bytes, as cuBLASLt's stand-in checks."""
+class EmulatedExecutor:
+    """An executor that runs one call at a time, with an aligned workspace.
+
+    XLA has several threads, the emulated device one. cuBLASLt's stand-in takes a workspace at a
+    multiple of 256 bytes, and XLA on the host aligns to less.
+    """
+
+    lock = threading.Lock()
 
     def __init__(self, executor):
         self.executor = executor
@@ -122,13 +128,16 @@ class Aligned:
         return getattr(self.executor, name)
 
     def forward(self, launch, at):
-        self.executor.forward(launch, _aligned(at))
+        with self.lock:
+            self.executor.forward(launch, _aligned(at))
 
     def backward_data(self, launch, at):
-        self.executor.backward_data(launch, _aligned(at))
+        with self.lock:
+            self.executor.backward_data(launch, _aligned(at))
 
     def backward(self, launch, data, weights):
-        self.executor.backward(launch, _aligned(data), _aligned(weights))
+        with self.lock:
+            self.executor.backward(launch, _aligned(data), _aligned(weights))
 
 
 def _aligned(at):
