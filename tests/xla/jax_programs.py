@@ -89,7 +89,7 @@ class StandinHandlers(Told, Handlers):
 
 
 class OwnHandlers(Told, Handlers):
-    """Those of networks on dnnffi's own kernels, which the memory of the stand-in emulates."""
+    """Handlers of networks on dnnffi's own kernels, which the memory of the stand-in emulates."""
 
     def __init__(self, host):
         super().__init__(host, lambda: EmulatedEngine(CUDNN, host.library))
