@@ -67,11 +67,11 @@ def test_a_problem_that_the_vendor_refuses_is_for_the_next_source_alone():
     both.check(PROBLEM)
 
 
-def test_a_problem_that_all_refuse_has_the_error_of_the_vendor():
+def test_the_error_of_a_problem_that_all_refuse_has_all_limits():
     vendor, own = Source("cudnn", "standard"), Source("own", "standard")
     vendor.error = UnsupportedError("cuDNN", "1.0", "has no resets")
     own.error = UnsupportedError("dnnffi", "", "no float64")
-    with pytest.raises(UnsupportedError, match=r"^cuDNN 1\.0: has no resets$"):
+    with pytest.raises(UnsupportedError, match=r"^cuDNN 1\.0: has no resets; no float64$"):
         CandidateSet(vendor, own).check(PROBLEM)
 
 

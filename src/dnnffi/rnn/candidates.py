@@ -7,6 +7,7 @@ from typing import Any
 
 from dnnffi.backends.rnn_interface import AddressExecutor, CandidateSource, PreparedNetwork
 from dnnffi.device.interface import Launch
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -81,9 +82,23 @@ class CandidateSet:
         return source
 
     def check(self, problem: RNNProblem) -> None:
-        """Raise `UnsupportedError` for a problem that is known not to run, without a launch."""
-        if error := self._first(problem).refusal(problem):
-            raise error
+        """Raise `UnsupportedError` for a problem that is known not to run, without a launch.
+
+        If any source may run it, the error has the limits of all.
+        """
+        first = self._first(problem)
+        error = first.refusal(problem)
+        if error is None:
+            return
+        limits = [error.limit]
+        if problem.options.algorithm == "auto":
+            others = (one.refusal(problem) for one in self._sources.values() if one is not first)
+            limits += [one.limit for one in others if one is not None]
+        raise UnsupportedError(error.vendor, error.version, "; ".join(limits))
+
+    def is_for_vendor(self, problem: RNNProblem) -> bool:
+        """Whether the vendor runs a problem that was not measured and drops nothing."""
+        return self._trusted(problem) is self._vendor
 
     def by_rule(self, problem: RNNProblem, launch: Launch, generator: Any) -> AddressExecutor:
         """Return the executor of a problem that was not measured."""
@@ -158,14 +173,9 @@ class CandidateSet:
         `DnnffiError` where the problem is not for it.
         """
         if candidate is None:
-            algorithm = problem.options.algorithm
-            source = self._with_resets(algorithm) if problem.has_resets else self.source(algorithm)
-            return source.make(problem, None, launch, generator)
+            return self._trusted(problem).make(problem, None, launch, generator)
         name, _, algorithm = candidate.partition(" ")
-        source = self._sources[name]
-        if problem.has_resets and not source.has_resets:
-            raise UnsupportedError(f"candidate {candidate!r}", "", NO_RESETS)
-        return source.make(problem, algorithm, launch, generator)
+        return self._sources[name].make(problem, algorithm, launch, generator)
 
     def clear(self) -> None:
         """Forget the networks that are ready."""

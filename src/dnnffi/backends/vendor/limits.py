@@ -40,7 +40,7 @@ Limits = tuple[Limit[Asked], ...]
 RESETS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_resets,
     "has no resets",
-    "dnnffi's own kernels on CUDA, backend='reference' and dnnffi.jax have",
+    "dnnffi's own kernels on CUDA, backend='reference' and the scan of dnnffi.jax have",
 )
 
 DEVICE_LENGTHS: Limit[RNNProblem] = Limit(

@@ -50,7 +50,7 @@ class VendorEngine(VendorHandles):
         self._rules: dict[RNNProblem, str] = {}
 
     def decide(self, problem: RNNProblem) -> str:
-        self._record.check_network(problem, self._library)
+        self._candidates.check(problem)
         options = problem.options
         if options.algorithm != "auto":
             return ""
@@ -58,7 +58,7 @@ class VendorEngine(VendorHandles):
             found = self._tuner.find(problem, self.device())
             if found is not None:
                 return found.replayed or found.direct  # XLA captures, as a replayed graph is
-        if problem.has_resets:
+        if not self._candidates.is_for_vendor(problem):
             return ""  # the rule of dnnffi's own kernels, which takes the first that fits
         rule = self._rules.get(problem)
         if rule is None:

@@ -116,7 +116,8 @@ class Handlers(base.Handlers):
 
 def _forward(executor: AddressExecutor, order: tuple[int, ...], reset_rows: int) -> Run:
     def run(launch: Launch, addresses: list[int]) -> None:
-        at = ForwardAddresses._make([*(addresses[n] for n in order), reset_rows])
+        lengths = 0  # those of the problem
+        at = ForwardAddresses._make([*(addresses[n] for n in order), reset_rows, lengths])
         executor.forward(launch, at)
 
     return run
