@@ -85,6 +85,9 @@ def cell(row: Row, backend: Backend) -> str:
     try:
         backend.check_network(row.asked, library)
     except UnsupportedError as error:
+        for limit in backend.rnn_limits:
+            if limit.mended is not None and limit.told(row.asked) == error.limit:
+                return f"from {'.'.join(map(str, limit.mended[:2]))} on: {error.limit}"
         is_ours = backend.tunes and row.asked.options.algorithm == "auto"
         if is_ours and not limit_of(OWN_LIMITS, row.asked):
             return f"by dnnffi's own kernels alone; {backend.title} {error.limit}"

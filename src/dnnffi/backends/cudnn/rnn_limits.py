@@ -11,6 +11,9 @@ def _uneven(problem: RNNProblem) -> bool:
     return problem.lengths is not None and min(problem.lengths) != max(problem.lengths)
 
 
+BFLOAT16_MENDED = 9, 13, 0
+"""The version from which PyTorch uses bfloat16 RNNs (pytorch/pytorch#164411). dnnffi ran 9.19."""
+
 LIMITS: Limits[RNNProblem] = (
     RESETS,
     DEVICE_LENGTHS,
@@ -22,6 +25,12 @@ LIMITS: Limits[RNNProblem] = (
         lambda problem: problem.options.algorithm.startswith("persist") and _uneven(problem),
         "the algorithm {asked.options.algorithm} takes only rows of equal length",
         "use standard",
+    ),
+    Limit(
+        lambda problem: problem.spec.dtype == "bfloat16",
+        "before 9.13 bfloat16 RNNs are not used, as in PyTorch",
+        "dnnffi's own kernels have them",
+        mended=BFLOAT16_MENDED,
     ),
 )
 """Checked before the library is asked. What else an algorithm refuses, only it can tell."""

@@ -1,0 +1,31 @@
+"""Limits of cuDNN's recurrent networks that depend on its version."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dnnffi.backends.cudnn.rnn_limits import LIMITS
+from dnnffi.backends.vendor.limits import check_limits
+from dnnffi.errors import UnsupportedError
+from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn import RNNSpec
+
+
+def check(dtype, version):
+    spec = RNNSpec(mode="gru", input_size=1, hidden_size=1, dtype=dtype)
+    library = SimpleNamespace(
+        version=version, unsupported=lambda limit: UnsupportedError("cuDNN", "", limit)
+    )
+    check_limits(LIMITS, RNNProblem.dense(spec, steps=1, batch=1), library)
+
+
+def test_bfloat16_is_refused_before_9_13():
+    with pytest.raises(UnsupportedError, match=r"before 9\.13 bfloat16 RNNs are not used"):
+        check("bfloat16", (9, 12, 5))
+
+
+@pytest.mark.parametrize(("dtype", "version"), [("bfloat16", (9, 13, 0)), ("float16", (9, 12, 5))])
+def test_others_are_not(dtype, version):
+    check(dtype, version)
