@@ -115,6 +115,19 @@ def test_results_and_gradients_are_those_of_the_reference(one):
     conformance.assert_close(case, training_step(case, "cudnn")(), right)
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("name", ["plain", "both directions", "batch_first"])
+def test_lengths_on_the_device_are_read_by_own_kernels(mode, name):
+    one = problem(mode, **KINDS[name])
+    lengths = jnp.asarray((3, 7, 0, 5))
+    found = []
+    for implementation in ("cudnn", "scan"):
+        program = network(one, implementation, lengths=lengths)
+        gradients = jax.jit(jax.grad(program.loss, (0, 1, 2)))(*program.arrays)
+        found.append((program.function(*program.arrays), gradients))
+    assert_close(*found, 5e-3)
+
+
 def test_float64():
     with jax.enable_x64(True):
         one = problem(dtype="float64")

@@ -62,7 +62,7 @@ def own_host(standin, compiler, cxx_compiler, tmp_path_factory):
 
     path = cublas_host.build_standin(compiler, tmp_path_factory.mktemp("cublas"))
     control = cublas_host.fresh_control(path, cublas_host.control_ffi())
-    way = partial(Way, has_resets=True)
+    way = partial(Way, has_resets=True, has_device_lengths=True)
     with (
         cublas_host.open_cublas(path, control) as cublas,
         emulating(standin, cublas),

@@ -29,7 +29,7 @@ from dnnffi.testing.rnn import inputs
 
 __all__ = ["TOLERANCES"]
 
-ITEMS = {6: 1, 10: 2, 11: 4, 12: 8, 16: 2}  # XLA_FFI_DataType: bytes of an element
+ITEMS = {4: 4, 6: 1, 10: 2, 11: 4, 12: 8, 16: 2}  # XLA_FFI_DataType: bytes of an element
 
 
 class Told:

@@ -25,9 +25,12 @@ ONE = network(dnnffi.RNNProblem.dense(SPEC, steps=5, batch=4), "reference")
     strategies.problems(layouts=("sequence_major", "batch_major"), with_options=True),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
-def test_a_call_comes_back_from_its_text(problem, has_resets, has_one_reset_row):
-    problem = problem._replace(has_resets=has_resets)
+def test_a_call_comes_back_from_its_text(
+    problem, has_resets, has_one_reset_row, has_device_lengths
+):
+    problem = problem._replace(has_resets=has_resets, has_device_lengths=has_device_lengths)
     names = ("x", "weights*"), ("y", "h_n", "workspace")
     call = Call(problem, "cudnn standard", 3, *names, 256, 512, has_one_reset_row)
     assert Call.of_text(call.text().encode()) == call._replace(

@@ -382,6 +382,12 @@ def test_resets_of_a_text_are_those_of_its_operands(network_calls, reset_calls):
             assert f"operands of {call.kind} must be" in words
 
 
+def test_lengths_of_a_text_are_those_of_its_operands(network_calls):
+    for call in network_calls.values():
+        text = json.dumps(json.loads(call.text) | {"has_device_lengths": True})
+        assert f"operands of {call.kind} must be" in call.refused(call=text)
+
+
 def test_states_of_resets_have_the_rows_of_the_text(reset_calls):
     call = reset_calls["infer"]
     words = call.refused(call=json.dumps(json.loads(call.text) | {"has_one_reset_row": False}))

@@ -28,10 +28,10 @@ _METADATA = 1  # XLA_FFI_Extension_Metadata
 _STRING = 4  # XLA_FFI_AttrType_STRING
 _INTERNAL, _UNIMPLEMENTED = 13, 12  # XLA_FFI_Error_Code
 
-DTYPE_CODES = {"uint8": 6, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16}
+DTYPE_CODES = {"int32": 4, "uint8": 6, "float16": 10, "float32": 11, "float64": 12, "bfloat16": 16}
 """XLA_FFI_DataType of the dtypes that buffers of handlers have."""
 
-_ITEM_SIZES = ITEM_SIZES | {"uint8": 1}
+_ITEM_SIZES = ITEM_SIZES | {"uint8": 1, "int32": 4}
 _DTYPE_NAMES = {code: name for name, code in DTYPE_CODES.items()}
 
 _MAX_MESSAGE_CHARS = 4_000

@@ -25,8 +25,8 @@ KINDS = (INFER, FORWARD, BACKWARD)
 RESET_STATES = ("reset_h", "reset_c")
 """Names of the states that replace others: [L*D, 1 or B, .], as h_0 and c_0."""
 
-BYTE_ARRAYS = ("resets", "reserve", "spent")
-"""Names of the arrays of uint8; all others have the dtype of the network."""
+DTYPES = {"resets": "uint8", "reserve": "uint8", "spent": "uint8", "lengths": "int32"}
+"""Dtypes of arrays by name; all others have that of the network. None of these has a gradient."""
 
 _FIELDS: calls.Kinds = {
     "spec": dict,
@@ -34,6 +34,7 @@ _FIELDS: calls.Kinds = {
     "batch": int,
     "batch_first": bool,
     "lengths": (list, type(None)),
+    "has_device_lengths": bool,
     "has_resets": bool,
     "has_one_reset_row": bool,
     "training": bool,
@@ -78,6 +79,7 @@ class Call(NamedTuple):
                 "batch": problem.batch,
                 "batch_first": problem.layout == BATCH_MAJOR,
                 "lengths": problem.lengths,
+                "has_device_lengths": problem.has_device_lengths,
                 "has_resets": problem.has_resets,
                 "has_one_reset_row": self.has_one_reset_row,
                 "training": problem.training,
@@ -107,7 +109,9 @@ class Call(NamedTuple):
             options=rnn_options(value["options"], spec.mode),
         )
         return cls(
-            problem._replace(has_resets=value["has_resets"]),
+            problem._replace(
+                has_resets=value["has_resets"], has_device_lengths=value["has_device_lengths"]
+            ),
             value["candidate"],
             check_range("problems", value["problems"], 1),
             calls.read_names("operands", value["operands"]),
@@ -127,7 +131,7 @@ class Call(NamedTuple):
         calls.check_arrays(kind, self.operands, self.results, self._arrays(kind))
 
         def array(name: str) -> tuple[str, tuple[int, ...]]:
-            dtype = "uint8" if name in BYTE_ARRAYS else problem.spec.dtype
+            dtype = DTYPES.get(name, problem.spec.dtype)
             one_row = self.has_one_reset_row
             return dtype, array_shape(problem, self.reserve_row, name, has_one_reset_row=one_row)
 
@@ -139,6 +143,8 @@ class Call(NamedTuple):
         names = calls.without_marks(self.operands)
         states = ("h_0", "c_0")[: 1 + cell] if "h_0" in names else ()
         operands: tuple[str, ...] = ("x", "weights", *states)
+        if self.problem.has_device_lengths:
+            operands += ("lengths",)
         if has_resets:
             operands += ("resets",)
         if has_resets and "reset_h" in names:
@@ -167,6 +173,8 @@ def array_shape(
         return (1, problem.batch, reserve_row)
     if name == "resets":
         return problem.leading_shape
+    if name == "lengths":
+        return (problem.batch,)
     if name in RESET_STATES:
         rows = 1 if has_one_reset_row else problem.batch
         spec = problem.spec

@@ -34,6 +34,7 @@ from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import MOST_ENTRIES
 from dnnffi.spec.weights import DEFAULT_LAYOUT
 from dnnffi.weights import RNNWeights
 
@@ -86,7 +87,8 @@ def lstm(
         one direction without a projection
     lengths : the number of steps of each row, from 0 to T, in any order: beyond it y is zero, and
         h_n, c_n are the states at the last step of the row. Integers on the host, or an array [B]
-        on the device, which only the scan takes, and which is not checked
+        on the device, in which others than 0 to T count as the nearest: dnnffi's own kernels and
+        the scan take one, and are compiled once for all lengths
     resets : [T, B], or [B, T] with ``batch_first``, bool or integers, or None. Where it is not
         zero at t, the state before step t is that of ``reset_to``, in every layer: a new episode
         begins there. A network of two directions is cut at the same border, so that its other
@@ -99,7 +101,7 @@ def lstm(
         one call per layer
     implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
         "reference" (NumPy, on the host), or None: "cudnn" on CUDA, the scan elsewhere, for an empty
-        batch, for lengths on a device, and for what "cudnn" refuses
+        batch, and for what "cudnn" refuses
     options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
         what was measured. "unroll": the number of steps in one round of the scan's loop, by default
         1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop
@@ -262,7 +264,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     dropout, key = _dropout(keywords, spec)
     lengths, on_device = keywords.lengths, None
     if isinstance(lengths, jax.Array):
-        on_device, lengths = _lengths_on_device(lengths, batch), None
+        on_device, lengths = _lengths_on_device(lengths, steps, batch), None
     elif lengths is not None and not batch:
         lengths = None
     problem = None
@@ -274,16 +276,11 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
             batch_first=batch_first,
             lengths=lengths,
             options=options,
-        )._replace(has_resets=resets is not None)
+        )._replace(has_resets=resets is not None, has_device_lengths=on_device is not None)
     elif steps < 1:
         raise ValueError(f"x must have at least one time step; got T = {steps}")
-    if on_device is not None and keywords.implementation not in (None, SCAN):
-        raise ValueError(
-            f"lengths: implementation {keywords.implementation!r} takes integers of the host; an "
-            f"array on the device is for {SCAN!r}"
-        )
     able = None
-    if problem is not None and problem.has_steps and on_device is None:
+    if problem is not None and problem.has_steps:
         able = problem
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
     way = implementation_of(keywords.implementation, able, arrays)
@@ -492,13 +489,16 @@ def _resets(keywords: _Keywords, x: Any, spec: RNNSpec, batch: int) -> scan.Rese
     return scan.Resets(steps, *(*states, None, None)[:2])
 
 
-def _lengths_on_device(lengths: Any, batch: int) -> Any:
+def _lengths_on_device(lengths: Any, steps: int, batch: int) -> Any:
+    """Lengths on the device as int32 from 0 to T: others count as the nearest of these."""
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise ValueError(
             f"lengths on the device must be integers [{batch}], one for each row of the batch; got "
             f"shape {lengths.shape}, {lengths.dtype}"
         )
-    return lengths
+    if jnp.iinfo(lengths.dtype).max > MOST_ENTRIES:
+        lengths = jnp.clip(lengths, 0, MOST_ENTRIES)
+    return jnp.clip(lengths.astype("int32"), 0, steps)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -557,6 +557,8 @@ def _layers(
             flat, layout = joined(weights, spec), DEFAULT_LAYOUT
         flat = laid_out(flat, spec, layout, static.way.layout)
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
+        if static.problem.has_device_lengths:
+            operands["lengths"] = lengths
         if resets is not None:
             operands["resets"] = (resets.steps != 0).astype("uint8")
             reset_states = zip(RESET_STATES, resets[1:], strict=True)

@@ -25,7 +25,7 @@ ALIGNMENT = 256
 
 _FORWARD = (
     *("x", "y", "h_0", "h_n", "c_0", "c_n", "weights", "workspace", "reserve"),
-    *("resets", "reset_h", "reset_c"),
+    *("resets", "reset_h", "reset_c", "lengths"),
 )
 _DATA = (
     *("y", "h_0", "c_0", "weights", "dy", "dh_n", "dc_n"),
@@ -116,8 +116,8 @@ class Handlers(base.Handlers):
 
 def _forward(executor: AddressExecutor, order: tuple[int, ...], reset_rows: int) -> Run:
     def run(launch: Launch, addresses: list[int]) -> None:
-        lengths = 0  # those of the problem
-        at = ForwardAddresses._make([*(addresses[n] for n in order), reset_rows, lengths])
+        *arrays, lengths = (addresses[n] for n in order)
+        at = ForwardAddresses._make([*arrays, reset_rows, lengths])
         executor.forward(launch, at)
 
     return run

@@ -35,7 +35,11 @@ def _miopen() -> Engine:
 WAYS = {
     way.name: way
     for way in (
-        Way("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn), has_resets=True),
+        Way(
+            *("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn)),
+            has_resets=True,
+            has_device_lengths=True,
+        ),
         Way("miopen", "rocm", Handlers("dnnffi_miopen", "ROCM", _miopen), "miopen"),
         Way(
             *("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
@@ -51,7 +55,7 @@ def implementation_of(
 ) -> Way | None:
     """The way to run ``problem``, None for the scan.
 
-    ``problem`` is None where only the scan can: an empty batch, lengths on a device.
+    ``problem`` is None where only the scan can: where no row has a step.
     """
     if name is None:
         if problem is None or platform_of(operands) != "cuda":
@@ -60,7 +64,8 @@ def implementation_of(
         try:
             way.handlers.decide(problem)
         except (LibraryNotFoundError, UnsupportedError) as error:
-            faster = "dnnffi's own kernels" if problem.has_resets else "cuDNN"
+            is_own = problem.has_resets or problem.has_device_lengths
+            faster = "dnnffi's own kernels" if is_own else "cuDNN"
             warn_once(f"lax.scan runs what {faster} would be faster at: {error}")
             return None
         return way
@@ -70,6 +75,9 @@ def implementation_of(
     way = WAYS[name]
     if problem.has_resets and not way.has_resets:
         limit = f"cannot reset states within a sequence; implementation {SCAN!r} can"
+        raise UnsupportedError(f"implementation {name!r}", "", limit)
+    if problem.has_device_lengths and not way.has_device_lengths:
+        limit = f"takes lengths as integers of the host; implementation {SCAN!r} has others"
         raise UnsupportedError(f"implementation {name!r}", "", limit)
     way.check_there()
     return way

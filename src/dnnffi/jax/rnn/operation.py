@@ -10,9 +10,10 @@ Arrays have an axis more in front, N: problems that lie one after the other. It 
   space cannot be divided, and gradients of weights are asked for each row of the map.
 - Lowered, each is one call of a handler. On several devices `jax.jit` divides the batch among them.
 
-Operands go by name: x, weights, then h_0 (and c_0) where there are states, then the flags `resets`,
-and reset_h (and reset_c) where states are replaced by others than zeros. These may have one row for
-all of the batch; their gradients have a row for each, and are summed here.
+Operands go by name: x, weights, then h_0 (and c_0) where there are states, then `lengths` where
+these are on the device, then the flags `resets`, and reset_h (and reset_c) where states are
+replaced by others than zeros. These may have one row for all of the batch; their gradients have a
+row for each, and are summed here.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from dnnffi.jax.primitives import (
 )
 from dnnffi.jax.rnn.call import (
     BACKWARD,
-    BYTE_ARRAYS,
+    DTYPES,
     FORWARD,
     INFER,
     RESET_STATES,
@@ -62,6 +63,7 @@ class Way(primitives.Way):
 
     layout: LayoutName = "cudnn"
     has_resets: bool = False
+    has_device_lengths: bool = False
 
 
 class Task(NamedTuple):
@@ -90,6 +92,8 @@ class Task(NamedTuple):
             return -1
         if name in RESET_STATES and self.has_one_reset_row:
             return -1
+        if name == "lengths":
+            return 1
         in_x = name in ("x", "y", "dx", "dy", "resets")
         return 1 if in_x and self.problem.layout == BATCH_MAJOR else 2
 
@@ -122,7 +126,7 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
     of_count = tuple(axis for axis in of_count if axis not in of_batch)
     found = []
     for name in task.results:
-        dtype = jnp.dtype("uint8") if name in BYTE_ARRAYS else x.dtype
+        dtype = jnp.dtype(DTYPES.get(name, x.dtype))
         shape = (count, *array_shape(task.problem, task.reserve_row, name))
         at_batch = task.batch_axis(name)
         # In a mesh of explicit axes a gradient is divided as its operand is, any other result as
@@ -151,7 +155,7 @@ def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[An
     moved = {
         f"d{name}": ad.instantiate_zeros(tangent)
         for name, tangent in zip(task.names, tangents, strict=True)
-        if name not in BYTE_ARRAYS  # flags have no tangent
+        if name not in DTYPES  # integers have no tangent
     }
     names = (*task.names, "y", "reserve", *moved)
     linear_task = task._replace(names=names)
