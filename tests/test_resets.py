@@ -215,6 +215,17 @@ def test_bad_resets_are_refused(more: Any, error: type[Exception], words: str) -
         dnnffi.gru(drawn(STEPS, BATCH, INPUTS), None, network("gru"), **more)
 
 
+@pytest.mark.parametrize("rows", [(1, BATCH), (BATCH, 1)])
+def test_both_parts_of_a_state_of_resets_have_as_many_rows(rows: tuple[int, int]) -> None:
+    reset_to = tuple(np.zeros((1, count, HIDDEN)) for count in rows)
+    with pytest.raises(ValueError, match=rf"^reset_to must have .* got {rows[0]} in reset_to\[0\]"):
+        dnnffi.lstm(
+            *(drawn(STEPS, BATCH, INPUTS), None, network("lstm")),
+            resets=np.ones((STEPS, BATCH), bool),
+            reset_to=reset_to,
+        )
+
+
 def test_who_has_no_resets_says_who_has() -> None:
     spec = dnnffi.RNNSpec(mode="gru", input_size=INPUTS, hidden_size=HIDDEN)
     weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))

@@ -493,6 +493,8 @@ def test_lengths_belong_to_the_plan_or_to_each_call():
             plan.forward(x, None, weights)
         with pytest.raises(ValueError, match=r"^lengths must have one entry .* shape \(3,\)$"):
             plan.forward(x, None, weights, lengths=lengths[:3])
+        with pytest.raises(TypeError, match=r"^lengths must be an int32 array .* got list$"):
+            plan.forward(x, None, weights, lengths=[6, 0, 2, 1])
     with (
         RNNPlan(spec, batch=4, steps=6, backend="reference") as plan,
         pytest.raises(TypeError, match=r"^lengths are those of the plan; make it with max_batch"),
@@ -507,6 +509,7 @@ def test_lengths_belong_to_the_plan_or_to_each_call():
         ({"batch": 2}, r"^give batch and steps, or max_batch and max_steps$"),
         ({"max_steps": 2}, r"^give batch and steps, or max_batch and max_steps$"),
         ({"max_batch": 2, "max_steps": 2, "batch": 2}, r"^batch, steps and lengths must be left"),
+        ({"batch": 2, "steps": 2, "max_batch": 2}, r"^batch, steps and lengths must be left"),
         ({"max_batch": 2, "max_steps": 2, "lengths": [1, 2]}, r"^batch, steps and lengths must"),
     ],
 )

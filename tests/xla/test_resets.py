@@ -282,3 +282,5 @@ def test_a_state_of_resets_has_the_structure_of_hx():
         djax.lstm(x, None, weights, resets=resets, reset_to=reset_to[0])
     with pytest.raises(ValueError, match=r"reset_to\[1\] must have shape"):
         djax.lstm(x, None, weights, resets=resets, reset_to=(reset_to[0], reset_to[1][:, :2]))
+    with pytest.raises(ValueError, match=r"^reset_to must have one row for all in both parts"):
+        djax.lstm(x, None, weights, resets=resets, reset_to=(reset_to[0], reset_to[1][:, :1]))

@@ -66,6 +66,7 @@ class EmptyRNNPlan:
         c_0: AnyArray | None,
         weights: Any,
         resets: Resets | None = None,
+        lengths: AnyArray | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
         """(y, h_n, c_n, what `backward` needs)."""
         owner = _Owner(self._memory or array_module(x), x.dtype)

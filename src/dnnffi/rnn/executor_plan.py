@@ -166,6 +166,7 @@ class ExecutorPlan:
             or not lengths._c_contiguous
             or lengths.shape != (self.problem.batch,)
             or lengths.dtype.name != "int32"
+            or lengths.data.ptr % lengths.dtype.itemsize
             or not self._is_here(lengths)
         ):
             return None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, NamedTuple, NoReturn
 from weakref import ref
 
-from dnnffi.device.arrays import as_array, instead_of
+from dnnffi.device.arrays import as_array, instead_of, to_host
 from dnnffi.device.external.array import device_array, known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
 from dnnffi.device.external.use import checked_use, thread
@@ -327,7 +327,7 @@ def _with_lengths_read(call: Request, rows: RowArrays | None) -> Request:
     """
     network, lengths, batch_sizes = call
     if rows is not None and rows.lengths is not None:
-        return network, None, batch_sizes
+        return network, None, integers_or_none("batch_sizes", batch_sizes)
     if batch_sizes is not None:
         batch_sizes = as_integers("batch_sizes", batch_sizes)
     elif lengths is None:
@@ -386,7 +386,7 @@ def _run_known(
     if not plan.problem.training:
         return done
     *results, saved = done
-    given = x, h_0, c_0, weights, resets, lengths
+    given = x, h_0, c_0, weights, resets
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
     read = unchanged.NOTHING
     if is_watched:
@@ -460,7 +460,9 @@ def _run_checked(
     replaced = None
     if resets is not None:
         replaced = Resets.of(arrays, plan.problem, resets, reset_to)
-    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0, resets=replaced, lengths=on_device)
+    arrays = arrays._replace(x=x, h_0=h_0, c_0=c_0, resets=replaced)
+    if checked.validate and on_device is not None:
+        arrays = arrays._replace(lengths=to_host(on_device))  # the caller may write to them
     native = found.native(weights, spec)
     more: dict[str, Any] = {} if replaced is None else {"resets": replaced}
     if on_device is not None:

@@ -63,6 +63,10 @@ class KnownNetwork:
         problem = problem_of(x, lengths, batch_sizes, asked)
         if not problem.has_steps:
             return None
+        if problem.has_device_lengths:
+            device = network.parts.device
+            if self.backend.device_lengths_refusal(problem, device) is not None:
+                return None
         return self.backend.plans.add(key, ExecutorPlan(problem, network, generator))
 
 

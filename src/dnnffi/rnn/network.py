@@ -249,9 +249,12 @@ class Network:
             return _ON_DEVICE
         return self.memory.use(self.parts.device)
 
+    def check(self, problem: RNNProblem) -> None:
+        """Raise `UnsupportedError` for sizes that are known not to run; the device is current."""
+        self._candidates.check(problem)
+
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
         """Return the executor that the vendor's rule picks; `UnsupportedError` if there is none."""
-        self._candidates.check(problem)
         return self._candidates.by_rule(problem, self.launch(), generator)
 
     def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:

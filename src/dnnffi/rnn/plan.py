@@ -94,7 +94,7 @@ class RNNPlan:
             raise TypeError(
                 f"dropout_state must be a DropoutState; got {type(dropout_state).__name__}"
             )
-        has_device_lengths = max_batch is not None and max_steps is not None
+        has_device_lengths = max_batch is not None or max_steps is not None
         if has_device_lengths:
             if not (batch is None and steps is None and lengths is None):
                 raise ValueError(
@@ -221,6 +221,10 @@ class RNNPlan:
         of_rows = self._lengths(lengths), self._resets(resets, reset_to)
         y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given, *of_rows)
         self._weights = weights
+        given_resets = of_rows[1]
+        self._reset_rows = 0
+        if given_resets is not None and given_resets.h is not None:
+            self._reset_rows = given_resets.rows
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
 
     def backward_data(
@@ -380,7 +384,8 @@ class RNNPlan:
         call is there, and once more for the capture, which runs nothing. The result has
         ``launch()``, which enqueues the step on the current stream and returns what ``step``
         returned at the capture: arrays that each launch fills anew. Memory that ``step`` allocates
-        stays with the graph. A plan whose backend is not chosen yet is prepared for cuDNN.
+        stays with the graph. A plan whose backend is not chosen yet is prepared for cuDNN. A plan
+        in which no row has a step has no graph.
         """
         if self._buffers is None:
             self._check_open()
@@ -457,13 +462,15 @@ class RNNPlan:
         if resets is None:
             return None
         states = pair(self._spec, reset_to, "reset_to", RESET_NAMES)
-        found = Resets.of(self._call, problem, resets, states)
-        self._reset_rows = 0 if found.h is None else found.rows
-        return found
+        return Resets.of(self._call, problem, resets, states)
 
     def _lengths(self, lengths: Any) -> AnyArray | None:
         """The lengths of a call as the plan takes them, None for a plan that has its own."""
         problem = self._problem
+        if isinstance(lengths, list | tuple):
+            raise TypeError(
+                f"lengths must be an int32 array on the device of x; got {type(lengths).__name__}"
+            )
         if (lengths is not None) != problem.has_device_lengths:
             raise TypeError(
                 "lengths must be given in each call of a plan with max_batch and max_steps"

@@ -207,7 +207,7 @@ class ReferenceRNNPlan:
 
 
 class ReferenceBufferPlan:
-    """A plan of the reference, or of an empty batch, with the interface of a `BufferPlan`."""
+    """A plan of the reference, or without a step, with the interface of a `BufferPlan`."""
 
     def __init__(self, plan: ReferenceRNNPlan | EmptyRNNPlan) -> None:
         self.plan = plan

@@ -57,6 +57,7 @@ class Resets(NamedTuple):
         h = _state(call, names[0], h, problem.h_shape)
         if c is not None:
             c = _state(call, names[1], c, problem.c_shape)
+            check_rows(h.shape[1], c.shape[1])
         return cls(found.flags, h, c)
 
 
@@ -64,6 +65,15 @@ def check_given(resets: object, reset_to: object) -> None:
     """Raise ``ValueError`` for the state of resets without resets."""
     if resets is None and reset_to is not None:
         raise ValueError("reset_to is the state of resets; give resets, too, or leave it out")
+
+
+def check_rows(of_h: int, of_c: int) -> None:
+    """Raise ``ValueError`` unless both parts of a reset_to have as many rows."""
+    if of_h != of_c:
+        raise ValueError(
+            f"reset_to must have one row for all in both parts, or one for each; got {of_h} in "
+            f"{RESET_NAMES[0]} and {of_c} in {RESET_NAMES[1]}"
+        )
 
 
 def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:

@@ -178,6 +178,7 @@ class RouteFinder:
         network = self.network
         stream = network.parts.current_stream()
         refuse_in_capture(stream.ptr)  # executors may allocate when made
+        network.check(self._problem)
         choice = network.choice_for(self._class) if self._is_tuned else None
         if choice is not None:
             self._used = choice  # also if it cannot be bound, so that it is not tried in each call

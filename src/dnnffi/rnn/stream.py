@@ -380,16 +380,25 @@ class RNNStream(Generic[ArrayT]):
         return self._states is None
 
     def close(self) -> None:
-        """Release the state, plans and graphs. A second call does nothing."""
-        self._states = None
-        self._sizes.clear()
+        """Release the state, plans and graphs. A second call does nothing.
 
-    def _open(self, mine: object) -> States:
+        Their memory may be used by what the current stream does next: work of earlier calls on
+        other streams has to be ordered before it.
+        """
+        with self._turn.take() as mine:
+            self._check_alone(mine)
+            self._states = None
+            self._sizes.clear()
+
+    def _check_alone(self, mine: object) -> None:
         if not mine:
             raise ValueError(
                 "this stream is in use by another thread, or by the call that a signal handler "
                 "interrupted; one call at a time may use it"
             )
+
+    def _open(self, mine: object) -> States:
+        self._check_alone(mine)
         states = self._states
         if states is None:
             raise ValueError("this stream is closed")

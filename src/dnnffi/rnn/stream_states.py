@@ -396,7 +396,8 @@ class HostStates:
             raise TypeError(f"out must have dtype {dtype}; got {y.dtype.name}")
         if not y.flags.c_contiguous:
             raise ValueError(f"out must be contiguous; its strides are {y.strides}")
-        check_apart([written_span("out", y)], [span_of("x", x)])
+        weights = span_of("weights", self._weights._buffer)
+        check_apart([written_span("out", y)], [span_of("x", x), weights])
         return y
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray:

@@ -125,8 +125,7 @@ def run(
     if keywords:
         lengths: Any = keywords.get("lengths")
         if isinstance(lengths, Tensor):
-            is_here = lengths.is_cuda and lengths.device == x.device
-            keywords["lengths"] = lengths.to(torch.int32) if is_here else lengths.tolist()
+            keywords["lengths"] = _lengths(lengths, x)
         if isinstance(keywords.get("batch_sizes"), Tensor):
             keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
         dropout = keywords.get("dropout", 0.0)
@@ -302,6 +301,20 @@ def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
         for state in _states(mode, reset_to, "reset_to")
     )
     return flags, *states
+
+
+def _lengths(lengths: Tensor, x: Tensor) -> Any:
+    """Return lengths as the core takes them: int32 on the GPU of x, else a list.
+
+    Others than those of int32 count as the nearest.
+    """
+    if not lengths.is_cuda or lengths.device != x.device:
+        return lengths.tolist()
+    if lengths.dtype in (torch.int32, torch.int64):
+        return lengths.clamp(-1, 2**31 - 1).to(torch.int32)
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype is torch.bool:
+        raise TypeError(f"lengths must be integers; got {lengths.dtype}")
+    return lengths.to(torch.int32)
 
 
 def _hx(states: Sequence[Tensor | None], x: Tensor, names: Sequence[str]) -> Any:

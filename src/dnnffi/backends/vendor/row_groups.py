@@ -240,7 +240,13 @@ class GroupedRNNExecutor(AddressExecutor):
         memory: Memory,
     ) -> None:
         self.problem, self._memory = problem, memory
-        self._parts = [_Part(problem, group, make(group.problem), memory) for group in groups]
+        self._parts: list[_Part] = []
+        try:
+            for group in groups:
+                self._parts.append(_Part(problem, group, make(group.problem), memory))
+        except BaseException:
+            self.close()
+            raise
         executors = [part.executor for part in self._parts]
         first = executors[0]
         self.device, self.algorithm = first.device, first.algorithm

@@ -28,7 +28,7 @@ from dnnffi.jax.rnn.weights import (
     layers_named,
 )
 from dnnffi.rnn.backend import warn_of_dropout
-from dnnffi.rnn.resets import check_given
+from dnnffi.rnn.resets import check_given, check_rows
 from dnnffi.spec.checks import ITEM_SIZES, brief, check_flag, check_integer, shown
 from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
@@ -486,6 +486,8 @@ def _resets(keywords: _Keywords, x: Any, spec: RNNSpec, batch: int) -> scan.Rese
         )
     names = ("reset_to[0]", "reset_to[1]") if spec.has_cell else ("reset_to",)
     states = _states("reset_to", names, keywords.reset_to, spec, (batch, 1))
+    if len(states) == 2:
+        check_rows(states[0].shape[1], states[1].shape[1])
     return scan.Resets(steps, *(*states, None, None)[:2])
 
 

@@ -20,6 +20,7 @@ from dnnffi.runtime.cuda.driver import RELAXED, DeviceAttributes, Driver
 
 _OUT_OF_MEMORY = ffi.integer_const("CUDA_ERROR_OUT_OF_MEMORY")
 _NOT_READY = ffi.integer_const("CUDA_ERROR_NOT_READY")
+_MAX_PITCH_BYTES = 2**31 - 1  # of cuMemcpy2DAsync, see CU_DEVICE_ATTRIBUTE_MAX_PITCH
 _UNIFIED = ffi.integer_const("CU_MEMORYTYPE_UNIFIED")
 _NON_BLOCKING = ffi.integer_const("CU_STREAM_NON_BLOCKING")
 _TIMED = ffi.integer_const("CU_EVENT_DEFAULT")
@@ -192,6 +193,11 @@ class CudaRuntime:
         Calls ``cuMemcpy2DAsync``.
         """
         if not width or not rows:
+            return
+        if rows == 1 or max(target_pitch, source_pitch) > _MAX_PITCH_BYTES:
+            for row in range(rows):
+                ends = target + row * target_pitch, source + row * source_pitch
+                self.copy(*ends, width, stream)
             return
         copy = ffi.new("CUDA_MEMCPY2D *")
         copy.srcMemoryType = copy.dstMemoryType = _UNIFIED

@@ -7,8 +7,9 @@ from dnnffi.spec.problem import RNNProblem
 
 _MOST_POSITIONS = 2**31 - 1
 
-MAX_DEVICE_LENGTHS = 4096
-"""Rows of a batch whose lengths a block sorts in the 48 KiB of shared memory that every GPU has."""
+MAX_DEVICE_LENGTHS = 1024
+"""Rows of a batch whose lengths are sorted on the device. Each block of the kernel that begins a
+forward pass sorts them all, in a time that grows with their square."""
 
 LIMITS: Limits[RNNProblem] = (
     Limit(
