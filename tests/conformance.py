@@ -265,9 +265,9 @@ class Results(NamedTuple):
     dweights: list
 
 
-def expected(case, arrays, masks=None):
+def expected(case, arrays, masks=None, **resets):
     """The reference's results in float64."""
-    done, grads = passes(case, arrays, masks=masks)
+    done, grads = passes(case, arrays, masks=masks, **resets)
     return Results(done.y, done.h_n, done.c_n, grads.x, grads.h_0, grads.c_0, grads.weights)
 
 
@@ -318,12 +318,18 @@ def run(case, arrays, asarray, backend, options=None, **more):
     return inference, Results(y, h_n, c_n, grads.x, dh_0, dc_0, grads.weights.arrays())
 
 
-def check_inference(case, run):
-    """``y, h_n`` or ``y, (h_n, c_n)`` of ``run(problem, arrays)`` against the reference."""
+def check_inference(case, run, **resets):
+    """Compare ``y, h_n`` or ``y, (h_n, c_n)`` of ``run(problem, arrays, ...)`` with the reference.
+
+    ``resets`` are ``resets`` and ``reset_to`` of a call, for both.
+    """
+    reset_to = resets.get("reset_to")
+    if reset_to is not None and not case.problem.spec.has_cell:
+        reset_to = reset_to, None
     problem = case.problem._replace(training=False)
     arrays = arrays_of(case)
-    right = expected(case, arrays)
-    y, state = run(problem, arrays)
+    right = expected(case, arrays, **(resets and resets | {"reset_to": reset_to}))
+    y, state = run(problem, arrays, **resets)
     h_n, c_n = state if problem.spec.has_cell else (state, None)
     for name, found, reference_array in (
         ("y", y, right.y),

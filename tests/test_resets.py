@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnffi
+from dnnffi.backends.miopen.rnn_limits import LIMITS
+from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
@@ -226,9 +230,9 @@ def test_both_parts_of_a_state_of_resets_have_as_many_rows(rows: tuple[int, int]
         )
 
 
-def test_who_has_no_resets_says_who_has() -> None:
+def test_a_backend_without_resets_names_those_with_resets() -> None:
     spec = dnnffi.RNNSpec(mode="gru", input_size=INPUTS, hidden_size=HIDDEN)
-    weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
-    x = np.zeros((STEPS, BATCH, INPUTS), np.float32)
-    with pytest.raises(UnsupportedError, match="has no resets; dnnffi's own kernels on CUDA"):
-        dnnffi.gru(x, None, weights, resets=np.ones((STEPS, BATCH), bool), backend="vulkan")
+    problem = dnnffi.RNNProblem.dense(spec, steps=STEPS, batch=BATCH)._replace(has_resets=True)
+    library = SimpleNamespace(unsupported=partial(UnsupportedError, "MIOpen", ""))
+    with pytest.raises(UnsupportedError, match=r"has no resets; dnnffi's own .*'vulkan' have them"):
+        check_limits(LIMITS, problem, library)

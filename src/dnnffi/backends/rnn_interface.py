@@ -180,6 +180,14 @@ class CandidateSource(Protocol):
         """The random numbers of dropout that its executors draw; see `dnnffi.dropout.Generator`."""
 
 
+ResetArrays = tuple[NDArray, NDArray | None, NDArray | None]
+"""Resets on the host: flags, h and c.
+
+The flags have a byte for each row of each step, in the layout of x. It is not zero where the state
+before the step is replaced, by h and c [L*D, 1 or B, .]; None stands for zeros.
+"""
+
+
 class PackedNetwork(Protocol):
     """A network whose weights are on a device. Its calls take and give arrays on the host."""
 
@@ -197,8 +205,9 @@ class PackedNetwork(Protocol):
         h_0: NDArray | None,
         c_0: NDArray | None,
         keep: bool = False,
+        resets: ResetArrays | None = None,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
-        """(y, h_n, c_n) of inference.
+        """(y, h_n, c_n) of inference; ``resets`` where the problem has them.
 
         With ``keep`` the states stay on the device, and the next such call without initial states
         begins there. ``ValueError`` where they are of another batch, or in use.

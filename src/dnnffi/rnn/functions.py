@@ -767,7 +767,7 @@ def lstm(
     resets : [T, B] in the layout of x ([B, T], or packed), bool or integers, on the device of x or
         on the host. Where it is not zero at step t, the state before t is that of ``reset_to``, in
         every layer; with both directions the other one is cut at the same border. No gradient
-        passes it. dnnffi's own kernels and the reference have resets
+        passes it. dnnffi's own kernels and the reference have resets, and Vulkan for inference
     reset_to : the state of resets, like hx, or with one row for all; None for zeros
     backend : "cudnn", "miopen", "reference", "vulkan" (inference on arrays on the host), or None:
         CuPy arrays on CUDA go to cuDNN, on ROCm to MIOpen, NumPy arrays to the reference

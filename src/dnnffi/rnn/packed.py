@@ -16,8 +16,9 @@ from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.errors import not_picklable
 from dnnffi.rnn.asked import Asked, problem_of
 from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
-from dnnffi.rnn.call import CallArrays, initial_states
+from dnnffi.rnn.call import CallArrays, initial_states, pair
 from dnnffi.rnn.empty import EmptyRNNPlan
+from dnnffi.rnn.resets import RESET_NAMES, Resets, check_given
 from dnnffi.spec.checks import check_choice, check_flag, check_integer
 from dnnffi.spec.options import rnn_options
 from dnnffi.spec.problem import RNNProblem
@@ -71,6 +72,8 @@ class PackedRNN:
         lengths: Sequence[int] | None = None,
         batch_sizes: Sequence[int] | None = None,
         keep_state: bool = False,
+        resets: Any = None,
+        reset_to: Any = None,
         options: dict[str, Any] | None = None,
     ) -> Any:
         """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise.
@@ -84,6 +87,8 @@ class PackedRNN:
         keep_state : leave the last states on the device; the next such call without ``hx`` begins
             there, with as many rows. `reset` forgets them. A batch without rows leaves them.
             `dnnffi.RNNStream` keeps a state on every backend, and for some of its rows
+        resets, reset_to : where the state before a step is replaced, and by what, as of
+            `dnnffi.lstm`; on the host
         options : "algorithm": "auto", "stepwise" (a dispatch a step) or "persistent" (a dispatch
             for all steps, a workgroup for some rows)
 
@@ -108,14 +113,17 @@ class PackedRNN:
         keep_state = check_flag("keep_state", keep_state)
         batch_first = check_flag("batch_first", batch_first)
         h_0, c_0 = initial_states(spec, hx)
+        check_given(resets, reset_to)
+        states = pair(spec, reset_to, "reset_to", RESET_NAMES)
         known, key = self._known, (x.shape, x.dtype, batch_first)
-        alone = lengths is None and batch_sizes is None and options is None
+        alone = lengths is None and batch_sizes is None and options is None and resets is None
         if alone and known is not None and known[0] == key:  # a stream's steps are alike
             problem = known[1]
         else:
             lengths = integers_or_none("lengths", lengths)
             batch_sizes = integers_or_none("batch_sizes", batch_sizes)
-            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None, False, False)
+            has_resets = resets is not None
+            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None, has_resets, False)
             problem = problem_of(x, lengths, batch_sizes, asked)
             self._backend.record.check_network(problem, network.device)
             if alone:
@@ -123,8 +131,11 @@ class PackedRNN:
         x = self._call.array("x", x, problem.x_shape)
         h_0 = self._call.optional("h_0", h_0, problem.h_shape)
         c_0 = self._call.optional("c_0", c_0, problem.c_shape)
+        replaced = None
+        if resets is not None:
+            replaced = Resets.of(self._call, problem, resets, states)
         if problem.has_steps:
-            y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state)
+            y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state, replaced)
         else:
             y, h_n, c_n, _ = EmptyRNNPlan(problem).forward(x, h_0, c_0, None)
         return (y, (h_n, c_n)) if spec.has_cell else (y, h_n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.rnn_interface import PackedNetwork
+from dnnffi.backends.rnn_interface import PackedNetwork, ResetArrays
 from dnnffi.device.interface import NDArray
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
@@ -27,10 +27,15 @@ class PackedPlan:
     fits = takes
 
     def forward(
-        self, x: NDArray, h_0: NDArray | None, c_0: NDArray | None, weights: PackedNetwork
+        self,
+        x: NDArray,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+        weights: PackedNetwork,
+        resets: ResetArrays | None = None,
     ) -> tuple[NDArray, NDArray, NDArray | None, None]:
-        """(y, h_n, c_n, nothing for a backward)."""
-        return (*weights.run(self.problem, x, h_0, c_0), None)
+        """Return (y, h_n, c_n, None): nothing is saved for a backward pass."""
+        return (*weights.run(self.problem, x, h_0, c_0, resets=resets), None)
 
     def report(self) -> str:
         """What runs, in plain words."""

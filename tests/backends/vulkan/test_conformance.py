@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from vulkan_calls import run_context, run_function
 
 import dnnffi
 from dnnffi import testing
@@ -22,26 +23,6 @@ CASES = [
     else case
     for case in conformance.matrix(conformance.VULKAN)
 ]
-
-
-def states(problem, h_0, c_0):
-    if h_0 is None or not problem.spec.has_cell:
-        return h_0
-    return h_0, c_0
-
-
-def run_function(problem, arrays):
-    hx = states(problem, arrays.h_0, arrays.c_0)
-    weights = dnnffi.RNNWeights.pack(arrays.weights, problem.spec, backend="torch")
-    keywords = testing.keywords(problem) | {"backend": "vulkan"}
-    return getattr(dnnffi, problem.spec.mode)(arrays.x, hx, weights, **keywords)
-
-
-def run_context(problem, arrays):
-    keywords = testing.keywords(problem)
-    del keywords["num_layers"], keywords["bidirectional"]
-    with dnnffi.pack_rnn(arrays.weights, problem.spec) as context:
-        return context.run(arrays.x, states(problem, arrays.h_0, arrays.c_0), **keywords)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

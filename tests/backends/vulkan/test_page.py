@@ -14,7 +14,7 @@ def test_the_code_of_the_page_runs(device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "example"}
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["y"].shape == (1, 1, 32)

@@ -40,7 +40,8 @@ Limits = tuple[Limit[Asked], ...]
 RESETS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_resets,
     "has no resets",
-    "dnnffi's own kernels on CUDA, backend='reference' and the scan of dnnffi.jax have",
+    "dnnffi's own kernels on CUDA, backend='reference', the scan of dnnffi.jax and, for inference, "
+    "backend='vulkan' have them",
 )
 
 DEVICE_LENGTHS: Limit[RNNProblem] = Limit(

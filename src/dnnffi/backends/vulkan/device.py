@@ -206,7 +206,7 @@ class Device:
         return self._pipelines.get(source, make)
 
 
-_READ = frozenset(("w", "x", "source", "before", "gates", "bias", "lengths"))
+_READ = frozenset(("w", "x", "source", "before", "gates", "bias", "lengths", "flags"))
 
 
 class Pipeline:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, Limit, Limits
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
 DTYPES = ("float16", "float32")
 
 LIMITS: Limits[RNNProblem] = (
-    RESETS,
     DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.training,

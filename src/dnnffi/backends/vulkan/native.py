@@ -66,9 +66,11 @@ class Functions:
         """A compute pass, released with the value."""
         return self._ffi.gc(self._begin_pass(encoder._internal, self.null), self._release_pass)
 
-    def copy(self, encoder: Any, source: Any, target: Any, at: int, nbytes: int) -> None:
-        """Record a copy of the first bytes of ``source`` to ``at`` in ``target``."""
-        self._copy(encoder._internal, source._internal, 0, target._internal, at, nbytes)
+    def copy(
+        self, encoder: Any, source: Any, target: Any, at: int, nbytes: int, begin: int = 0
+    ) -> None:
+        """Record a copy of ``nbytes`` from ``begin`` in ``source`` to ``at`` in ``target``."""
+        self._copy(encoder._internal, source._internal, begin, target._internal, at, nbytes)
 
     def map(self, device: Any, buffers: list[tuple[Any, str]], polls: int) -> None:
         """Wait for what was submitted, and map each buffer, to `READ` or `WRITE`.

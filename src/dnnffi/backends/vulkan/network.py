@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dnnffi.backends.rnn_interface import ResetArrays
 from dnnffi.backends.vulkan.copies import Copy
 from dnnffi.backends.vulkan.device import Device
 from dnnffi.backends.vulkan.native import Functions
@@ -94,17 +95,18 @@ class VulkanNetwork:
         h_0: NDArray | None,
         c_0: NDArray | None,
         keep: bool = False,
+        resets: ResetArrays | None = None,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
         """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
         if not keep:
-            return self._run(problem, x, h_0, c_0, keep)
+            return self._run(problem, x, h_0, c_0, keep, resets)
         with self._turn.take() as mine:
             if not mine:
                 raise ValueError(
                     "another thread runs this context with keep_state=True; the state is of one "
                     "sequence after the other"
                 )
-            return self._run(problem, x, h_0, c_0, keep)
+            return self._run(problem, x, h_0, c_0, keep, resets)
 
     def _run(
         self,
@@ -113,6 +115,7 @@ class VulkanNetwork:
         h_0: NDArray | None,
         c_0: NDArray | None,
         keep: bool,
+        resets: ResetArrays | None,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
         device = self.device
         before = self._kept
@@ -122,9 +125,13 @@ class VulkanNetwork:
                 f"states, or call reset() first"
             )
         with device.errors("running {}", problem):
-            sequence = self._take(problem)
+            sequence = self._take(problem, resets)
             copy = sequence.write_x(_time_major(problem, x))
-            self._write(sequence, problem, h_0, c_0)
+            self._write_lengths(sequence, problem)
+            if resets is None:
+                self._write_states(sequence, h_0, c_0)
+            else:
+                self._write_resets(sequence, problem, resets, h_0, c_0)
             encoder = device.native.create_command_encoder()
             self._begin(sequence, encoder, h_0, keep)
             sequence.encode(encoder)
@@ -142,9 +149,13 @@ class VulkanNetwork:
         """Forget the kept state."""
         self._kept = None
 
-    def _take(self, problem: RNNProblem) -> Sequence:
+    def _take(self, problem: RNNProblem, resets: ResetArrays | None) -> Sequence:
         """Buffers for a problem: those that an earlier call has put back, or new ones."""
-        key = problem.steps, problem.batch, problem.options.algorithm
+        reset_rows = 0
+        if resets is not None:
+            _, h, _ = resets
+            reset_rows = 1 if h is None else int(h.shape[1])
+        key = problem.steps, problem.batch, problem.options.algorithm, reset_rows
         found = self._find(key)
         if found is not None:
             return found
@@ -158,7 +169,7 @@ class VulkanNetwork:
             gc.collect()
         return Sequence(self.device, self.spec, self._weights, *key)
 
-    def _find(self, key: tuple[int, int, str]) -> Sequence | None:
+    def _find(self, key: tuple[int, int, str, int]) -> Sequence | None:
         for one in reversed(list(self._idle)):
             if one.key == key:
                 try:
@@ -172,23 +183,39 @@ class VulkanNetwork:
         self._idle.append(sequence)
         del self._idle[:-MOST_IDLE]
 
-    def _write(
-        self,
-        sequence: Sequence,
-        problem: RNNProblem,
-        h_0: NDArray | None,
-        c_0: NDArray | None,
-    ) -> None:
-        write = self.device.queue.write_buffer
+    def _write_lengths(self, sequence: Sequence, problem: RNNProblem) -> None:
         lengths = problem.row_lengths
         if lengths != sequence.row_lengths:
             sequence.write_lengths(np.array(lengths))
             sequence.row_lengths = lengths
-        state = sequence.state
+
+    def _write_states(self, sequence: Sequence, h_0: NDArray | None, c_0: NDArray | None) -> None:
+        write, state = self.device.queue.write_buffer, sequence.state
         if h_0 is not None:
             write(sequence.h[0], 0, _slots(pack_rows(h_0), state.h_slot))
         if c_0 is not None:
             write(sequence.c, 0, _slots(c_0.astype(np.float32), state.c_slot))
+
+    def _write_resets(
+        self,
+        sequence: Sequence,
+        problem: RNNProblem,
+        resets: ResetArrays,
+        h_0: NDArray | None,
+        c_0: NDArray | None,
+    ) -> None:
+        """Upload the flags, and initial states, or zeros, with those that replace others."""
+        flags, h, c = resets
+        borders = _time_major(problem, flags[..., None] != 0)[..., 0] != 0
+        sequence.write_flags(np.array(problem.row_lengths), borders)
+        write, state, spec = self.device.queue.write_buffer, sequence.state, self.spec
+        rows = pack_rows(_with_reset_rows(h_0, h, spec.h_shape(problem.batch)))
+        table = _slots(rows, state.h_slot)
+        for buffer in sequence.h:
+            write(buffer, 0, table)
+        if sequence.c is not None:
+            rows = _with_reset_rows(c_0, c, spec.c_shape(problem.batch))
+            write(sequence.c, 0, _slots(rows, state.c_slot))
 
     def _begin(self, sequence: Sequence, encoder: Any, h_0: NDArray | None, keep: bool) -> None:
         """Where no states were given: those that were kept, or zeros."""
@@ -198,6 +225,8 @@ class VulkanNetwork:
         if kept is not None:
             kept.copy(encoder, sequence, out=False)
             return
+        if sequence.reset_rows:  # zeros were uploaded with the states that replace others
+            return
         encoder.clear_buffer(sequence.h[0])
         if sequence.c is not None:
             encoder.clear_buffer(sequence.c)
@@ -205,7 +234,7 @@ class VulkanNetwork:
     def _keep(self, sequence: Sequence, encoder: Any) -> _Kept:
         kept = self._spare
         if kept is None or kept.batch != sequence.batch:
-            kept = _Kept(sequence.state, self.device.functions)
+            kept = _Kept(State(self.device, self.spec, sequence.batch), self.device.functions)
         kept.copy(encoder, sequence, out=True)
         return kept
 
@@ -231,16 +260,44 @@ class _Kept:
 
     def __init__(self, state: State, functions: Functions) -> None:
         self.batch = state.batch
-        self._functions = functions
+        self._state, self._functions = state, functions
         self._h, self._c = state.h_buffer(), state.c_buffer()
 
     def copy(self, encoder: Any, sequence: Sequence, *, out: bool) -> None:
         """Enqueue copies into the buffers of a call, or with ``out`` from them."""
         pairs = [(self._h, sequence.h[sequence.last if out else 0]), (self._c, sequence.c)]
-        for own, other in pairs:
-            if own is not None:
-                source, target = (other, own) if out else (own, other)
-                self._functions.copy(encoder, source, target, 0, own.size)
+        for (own, other), parts in zip(pairs, self._parts(sequence), strict=True):
+            if own is None:
+                continue
+            for own_offset, other_offset, nbytes in parts:
+                source, target = (own, own_offset), (other, other_offset)
+                if out:
+                    source, target = target, source
+                self._functions.copy(encoder, source[0], *target, nbytes, source[1])
+
+    def _parts(self, sequence: Sequence) -> tuple[list[tuple[int, int, int]], ...]:
+        """Return the parts of h and of c to copy: offset here, offset in the sequence, bytes.
+
+        The slots of a sequence with resets also contain states that replace others. They must not
+        be overwritten.
+        """
+        own, other = self._state, sequence.state
+        if not sequence.reset_rows:
+            return [(0, 0, own.count * own.h_slot)], [(0, 0, own.count * own.c_slot)]
+        slots = range(own.count)
+        return (
+            [(k * own.h_slot, k * other.h_slot, own.h_bytes) for k in slots],
+            [(k * own.c_slot, k * other.c_slot, own.c_bytes) for k in slots],
+        )
+
+
+def _with_reset_rows(first: NDArray | None, others: NDArray | None, shape: Any) -> NDArray:
+    """Initial states of ``shape`` [L*D, B, .] in float32, followed by rows that replace others."""
+    if others is None:
+        others = np.zeros((shape[0], 1, shape[2]), np.float32)
+    if first is None:
+        first = np.zeros(shape, np.float32)
+    return np.concatenate([first, others], axis=1, dtype=np.float32)
 
 
 def _slots(array: NDArray, slot: int) -> NDArray:

@@ -4,6 +4,9 @@ The state of a layer and direction goes back and forth between two buffers, a st
 writing the other. Where a buffer of all steps is larger than the adapter binds, the sequence is run
 in chunks of steps, still in one command buffer. On the device sequences are [T, B, .], and rows are
 filled up to a multiple of four elements.
+
+With resets, the states that replace others are stored after the B rows of each layer and
+direction, in both buffers of h and in that of c.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dnnffi.backends.vulkan.copies import Copy
 from dnnffi.backends.vulkan.device import MOST_STEPS, Device, Pipeline
 from dnnffi.backends.vulkan.native import READ, WRITE
 from dnnffi.backends.vulkan.packing import vectors
-from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, Step
+from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, RESET, RUNS, Step
 from dnnffi.backends.vulkan.tiles import MOST_TURNS, Tile, fits_whole, most_whole_steps, tiles_of
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
@@ -74,15 +77,20 @@ def up(number: int, multiple: int) -> int:
 
 
 class State:
-    """The states of all layers and directions of B rows: h, and c of an LSTM, a slot for each."""
+    """The states of all layers and directions of B rows: h, and c of an LSTM, a slot for each.
 
-    def __init__(self, device: Device, spec: RNNSpec, batch: int) -> None:
+    ``h_bytes`` and ``c_bytes`` of a slot are the states of the batch. ``h_read`` and ``c_read``
+    include the states of ``reset_rows`` further rows, which replace others.
+    """
+
+    def __init__(self, device: Device, spec: RNNSpec, batch: int, reset_rows: int = 0) -> None:
         self.batch = batch
         self.count = spec.num_layers * spec.num_directions
-        self.h_bytes = 16 * batch * vectors(spec.output_size)
-        self.c_bytes = 4 * batch * spec.hidden_size
-        self.h_slot = up(self.h_bytes, device.alignment)
-        self.c_slot = up(self.c_bytes, device.alignment) if spec.has_cell else 0
+        h_row, c_row = 16 * vectors(spec.output_size), 4 * spec.hidden_size
+        self.h_bytes, self.c_bytes = batch * h_row, batch * c_row
+        self.h_read, self.c_read = (batch + reset_rows) * h_row, (batch + reset_rows) * c_row
+        self.h_slot = up(self.h_read, device.alignment)
+        self.c_slot = up(self.c_read, device.alignment) if spec.has_cell else 0
         self._device = device
 
     def h_buffer(self) -> Any:
@@ -103,7 +111,8 @@ class State:
 class Sequence:
     """The buffers of sequences of T steps and B rows, and what runs on them; one call at a time.
 
-    Raises `UnsupportedError` naming a buffer that the adapter does not have.
+    ``reset_rows`` is the number of rows of the states that replace others, 1 or B; 0 for calls
+    without resets. Raises `UnsupportedError` naming a buffer that the adapter does not have.
     """
 
     def __init__(
@@ -114,13 +123,14 @@ class Sequence:
         steps: int,
         batch: int,
         algorithm: str,
+        reset_rows: int = 0,
     ) -> None:
-        self.key = steps, batch, algorithm
+        self.key = steps, batch, algorithm, reset_rows
         self.device, self.spec = device, spec
-        self.steps, self.batch = steps, batch
+        self.steps, self.batch, self.reset_rows = steps, batch, reset_rows
         self.row_lengths: tuple[int, ...] | None = None
         """The lengths that were uploaded last."""
-        self.state = State(device, spec, batch)
+        self.state = State(device, spec, batch, reset_rows)
         self.x_width = 4 * vectors(spec.input_size)
         self.y_width = 4 * vectors(spec.output_size * spec.num_directions)
         self._columns = spec.num_gates * spec.hidden_size
@@ -169,7 +179,8 @@ class Sequence:
         bound, turns = most // (rows * widths[largest]), MOST_STEPS
         if self.whole and self.device.cpu:
             hidden, source = self.spec.hidden_size, vectors(self.spec.output_size)
-            turns = most_whole_steps(self._tiles.whole, hidden, source)
+            has_resets = self.reset_rows > 0
+            turns = most_whole_steps(self._tiles.whole, hidden, source, has_resets=has_resets)
         steps = min(self.steps, turns, bound)
         if steps < self.steps:
             # A part begins at a multiple of the alignment.
@@ -214,11 +225,26 @@ class Sequence:
             self._hidden_bytes = 16 * self.batch * vectors(spec.hidden_size)
             self._hidden = device.buffer("what is projected", self._hidden_bytes, storage)
         self.lengths = device.buffer("lengths", lengths * len(self.starts), storage)
+        self.flags = None
+        if self.reset_rows:
+            self._check_reset_states()
+            self.flag_slot = up(4 * self.chunk * self.batch, device.alignment)
+            flags = spec.num_directions * len(self.starts) * self.flag_slot
+            self.flags = device.buffer("resets", flags, storage)
         self.results = device.buffer(
             "the results",
             self.y_bytes + self._h_all + self._c_all,
             usage.COPY_DST | usage.MAP_READ,
         )
+
+    def _check_reset_states(self) -> None:
+        most, nbytes = self.device.most_bound, max(self.state.h_read, self.state.c_read)
+        if nbytes > most:
+            raise self.device.unsupported(
+                f"the states of {self.batch} rows and {self.reset_rows} of reset_to take {nbytes} "
+                f"bytes; this adapter binds at most {most} (max-storage-buffer-binding-size); give "
+                f"reset_to with one row for all, or run fewer rows at once"
+            )
 
     def _direction(self, k: int, weights: DirectionWeights) -> _Direction:
         spec, tiles = self.spec, self._tiles
@@ -242,6 +268,7 @@ class Sequence:
             projected=projected,
             whole=self.whole,
             reverse=self.whole and direction == 1,
+            resets=self.reset_rows > 0,
         )
         step, projection = self._kernel(kernel), None
         if projected:
@@ -251,6 +278,7 @@ class Sequence:
                     units=spec.proj_size,
                     source=vectors(spec.hidden_size),
                     projected=False,
+                    resets=False,
                 )
             )
         chunks = [
@@ -291,15 +319,19 @@ class Sequence:
         index = start // self.chunk
         parts["lengths"] = self.lengths, index * self.length_slot, 4 * batch
         parts["now"] = self.device.steps, 0, 4
+        if self.flags is not None:
+            slot = k % self.spec.num_directions * len(self.starts) + index
+            parts["flags"] = self.flags, slot * self.flag_slot, 4 * steps * batch
         if self.c is not None:
-            parts["c"] = self.c, k * state.c_slot, state.c_bytes
+            parts["c"] = self.c, k * state.c_slot, state.c_read
         if self._hidden is not None:
             parts["hidden"] = self._hidden, 0, self._hidden_bytes
         of_product = product.bind({**parts, "w": weights.w_ih, "bias": weights.b_ih})
         h = [(one, k * state.h_slot, state.h_bytes) for one in self.h]
         of_step, of_projection = [], []
         for here, there in (h, reversed(h)):
-            parts.update(w=weights.w_hh, bias=weights.b_hh, source=here, state=there)
+            source = *here[:2], state.h_read
+            parts.update(w=weights.w_hh, bias=weights.b_hh, source=source, state=there)
             of_step.append(step.pipeline.bind(parts))
             if projection is not None:
                 parts.update(w=weights.w_hr, source=parts["hidden"], before=here)
@@ -316,6 +348,24 @@ class Sequence:
         for index, start in enumerate(self.starts):
             table[index, : self.batch] = np.maximum(lengths - start, 0)
         self.device.queue.write_buffer(self.lengths, 0, table)
+
+    def write_flags(self, lengths: NDArray, resets: NDArray) -> None:
+        """Upload the flags of each direction, from lengths [B] and resets [T, B] of bool.
+
+        ``resets[t]`` cuts between steps t - 1 and t: step t reads the state of a reset in the first
+        direction, step t - 1 in the reverse direction. Resets past the end of a row are ignored.
+        """
+        runs = np.arange(self.steps)[:, None] < lengths
+        forward = runs & resets
+        reverse = np.concatenate([forward[1:], np.zeros_like(forward[:1])])
+        directions = self.spec.num_directions
+        table = np.zeros((directions, len(self.starts), self.flag_slot // 4), np.uint32)
+        for direction, borders in enumerate((forward, reverse)[:directions]):
+            flags = RUNS * runs.astype(np.uint32) + RESET * borders.astype(np.uint32)
+            for index, start in enumerate(self.starts):
+                part = flags[start : start + self.chunk]
+                table[direction, index, : part.size] = part.ravel()
+        self.device.queue.write_buffer(self.flags, 0, table)
 
     def write_x(self, x: NDArray) -> Copy:
         """Begin to copy x [T, B, I] to where the device reads it; ended before `submit`."""

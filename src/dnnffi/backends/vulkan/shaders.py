@@ -5,6 +5,11 @@ over vectors of four. Weights lie as [K/4][columns][4], so that neighbours read 
 float16 are unpacked where they are read, and everything else is float32. No ``exp`` here is of a
 positive number, so that none overflows, and functions of WGSL with a range are not used.
 
+With resets, the states that replace others are stored as further rows of the buffers of h and c,
+after the B rows of the batch. ``state_row`` returns the row from which a step reads its state. So
+the loops over products are the same as without resets, and a replaced state is not read: NaN in it
+does not spread. A kernel has at most eight storage buffers, which every adapter can bind.
+
 Symbols: B rows of the batch, G gates, H hidden size, O the size of the state that is read, K of a
 sum, M rows of all steps.
 """
@@ -23,15 +28,18 @@ PROJECTION = "projection"
 MOST_GROUPS = 65535
 """Workgroups of a dispatch in one dimension; every adapter has as many."""
 
+RUNS, RESET = 1, 2
+"""Bits of ``flags`` for a row and step: the row has this step; the state before it is replaced."""
+
 # Of a row and unit: ``x0``.. are the gates' parts of the input, ``h0``.. of the state, ``old`` is
-# the unit's own state. Each leaves ``next``.
+# the unit's own state, and ``READ_ROW`` stands for the row of c that is read. Each leaves ``next``.
 _CELLS = {
     "lstm": """
             let i = sigmoid(x0 + h0);
             let f = sigmoid(x1 + h1);
             let g = hyperbolic(x2 + h2);
             let o = sigmoid(x3 + h3);
-            let cell = f * c[b * HIDDEN + u] + i * g;
+            let cell = f * c[READ_ROW * HIDDEN + u] + i * g;
             if (runs) { c[b * HIDDEN + u] = cell; }
             let next = o * hyperbolic(cell);""",
     "gru": """
@@ -63,6 +71,16 @@ fn hyperbolic(v: f32) -> f32 {
 }
 """
 
+_STATE_ROW = f"""
+fn resets(t: u32, b: u32, rows: u32) -> bool {{
+    return (flags[t * rows + b] & {RESET}u) != 0u;
+}}
+fn state_row(t: u32, b: u32, rows: u32) -> u32 {{
+    let others = arrayLength(&source) / STATE - rows;  // one row for all, or one each
+    return select(b, rows + min(b, others - 1u), resets(t, b, rows));
+}}
+"""
+
 
 class Step(NamedTuple):
     """The kernel of a step, or of a whole sequence.
@@ -77,6 +95,7 @@ class Step(NamedTuple):
     y_width, y_offset : elements of a row of y, and where this direction's begin
     projected : whether a projection follows, which writes y and the state
     whole : whether all steps are run, in the order that ``reverse`` tells
+    resets : whether states are replaced before steps; not of a projection
     """
 
     mode: str
@@ -91,6 +110,7 @@ class Step(NamedTuple):
     projected: bool = False
     whole: bool = False
     reverse: bool = False
+    resets: bool = False
 
     @property
     def gates(self) -> int:
@@ -108,7 +128,7 @@ class Step(NamedTuple):
             names.append("before")
         if not self.projected:
             names.append("y")
-        names.append("lengths")
+        names.append("flags" if self.resets else "lengths")
         return (*names, "now")
 
 
@@ -157,7 +177,8 @@ fn main({_invocation(tile)}) {{
 def step(kernel: Step) -> str:
     """A step of B rows, or with ``whole`` all steps that ``gates`` has.
 
-    A row past its length keeps its state, and its y is zero.
+    A row past its length keeps its state, and its y is zero. ``flags`` of a kernel with resets are
+    [steps, B], and contain the lengths.
     """
     tile, gates = kernel.tile, kernel.gates
     body = _sums(kernel) + _finish(kernel)
@@ -186,7 +207,7 @@ def step(kernel: Step) -> str:
     let steps = arrayLength(&gates) / (rows * GATES * HIDDEN);
     var half = 0u;
     for (var turn = 0u; turn < steps; turn++) {{
-        let t = {order};
+        let t = {order};{_replace_states(kernel) if kernel.resets else ""}
         for (var block = 0u; block < HIDDEN; block += {tile.lanes}u) {{
 {body}
         }}
@@ -206,16 +227,38 @@ def step(kernel: Step) -> str:
 const HIDDEN = {kernel.units}u;
 const SOURCE = {kernel.source}u;
 const STATE = {kernel.state}u;
-{_FUNCTIONS}
+{_FUNCTIONS}{_STATE_ROW if kernel.resets else ""}
 @compute @workgroup_size({lanes})
 fn main({_invocation(tile)}) {{
-    let rows = arrayLength(&lengths);
+    let rows = {_batch(kernel)};
     {first_rows}
     let column = lane % {tile.lanes}u;
     let split = lane / {tile.lanes}u;
 {run}
 }}
 """
+
+
+def _batch(kernel: Step) -> str:
+    """The number of rows of the batch."""
+    if not kernel.resets:
+        return "arrayLength(&lengths)"
+    if kernel.projected:
+        return f"arrayLength(&hidden) / {4 * vectors(kernel.units)}u"
+    return "arrayLength(&state) / (4u * STATE)"  # bound without the states that replace others
+
+
+def _replace_states(kernel: Step) -> str:
+    """Replace states in the memory of a workgroup, before all of its invocations read them."""
+    tile = kernel.tile
+    return f"""
+        for (var i = lane; i < {tile.rows}u * STATE; i += {tile.lanes * tile.splits}u) {{
+            let b = min(first + i / STATE, rows - 1u);
+            if (resets(t, b, rows)) {{
+                kept[half + i] = source[state_row(t, b, rows) * STATE + i % STATE];
+            }}
+        }}
+        workgroupBarrier();"""
 
 
 def _sums(kernel: Step) -> str:
@@ -226,7 +269,10 @@ def _sums(kernel: Step) -> str:
     if kernel.whole:
         at, load = _rows_at(tile, "half + {r} * STATE"), "kept"
     else:
-        at, load = _rows_at(tile, "min(first + {r}, rows - 1u) * SOURCE"), "source"
+        row = "min(first + {r}, rows - 1u)"
+        if kernel.resets:
+            row = f"state_row(t, {row}, rows)"
+        at, load = _rows_at(tile, f"{row} * SOURCE"), "source"
     weights = _lines(
         f"let w{g} = weight((k * GATES + {g}u) * HIDDEN + place);" for g in range(gates)
     )
@@ -288,6 +334,11 @@ def _finish(kernel: Step) -> str:
 def _cell(kernel: Step, row: str) -> str:
     gates = range(kernel.gates)
     text = "            let runs = t < lengths[b];\n"
+    read_row = "b"
+    if kernel.resets:
+        text = f"            let runs = (flags[t * rows + b] & {RUNS}u) != 0u;\n"
+        text += "            let read_row = state_row(t, b, rows);\n"
+        read_row = "read_row"
     if kernel.mode != PROJECTION:
         text += "            let at = (t * rows + b) * GATES * HIDDEN + u;\n"
         text += _lines(f"let x{g} = gates[at + {g}u * HIDDEN];" for g in gates)
@@ -298,8 +349,8 @@ def _cell(kernel: Step, row: str) -> str:
         text += f"            let old = kept[half + {row} * STATE + u / 4u][u % 4u];\n"
     elif not kernel.projected:
         before = "before" if kernel.mode == PROJECTION else "source"
-        text += f"            let old = {before}[b * STATE + u / 4u][u % 4u];\n"
-    text += _CELLS[kernel.mode]
+        text += f"            let old = {before}[{read_row} * STATE + u / 4u][u % 4u];\n"
+    text += _CELLS[kernel.mode].replace("READ_ROW", read_row)
     if kernel.projected:
         return f"{text}\n            hidden[b * {4 * vectors(kernel.units)}u + u] = next;\n"
     if kernel.whole:
@@ -322,6 +373,7 @@ _TYPES = {
     "gates": ("read", "array<f32>"),
     "bias": ("read", "array<f32>"),
     "lengths": ("read", "array<u32>"),
+    "flags": ("read", "array<u32>"),
     "out": ("read_write", "array<f32>"),
     "state": ("read_write", "array<f32>"),
     "hidden": ("read_write", "array<f32>"),

@@ -77,13 +77,15 @@ def fits_whole(tile: Tile, gates: int, source: int) -> bool:
     return state + sums <= _WORKGROUP_BYTES
 
 
-def most_whole_steps(tile: Tile, hidden_size: int, source: int) -> int:
+def most_whole_steps(tile: Tile, hidden_size: int, source: int, *, has_resets: bool = False) -> int:
     """Steps that one dispatch runs on a CPU, within `MOST_TURNS`.
 
-    Ends of loops count too: of H 64 a step has 147 turns, and 168 here.
+    Ends of loops count too: of H 64 a step has 147 turns, and 168 here. With resets, each step has
+    another loop over the states of the tile's rows.
     """
-    around = 8 * (-(-tile.rows * source // tile.lanes) + 1)
-    step = -(-hidden_size // tile.lanes) * (source + 4) + 8
+    copying = -(-tile.rows * source // tile.lanes) + 1
+    around = 8 * copying
+    step = -(-hidden_size // tile.lanes) * (source + 4) + 8 + has_resets * copying
     return max(0, (MOST_TURNS - around) // step)
 
 

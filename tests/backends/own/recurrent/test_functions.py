@@ -221,7 +221,7 @@ def test_a_known_network_copies_lengths_that_the_kernels_do_not_sort(emulated, m
         return dnnffi.gru(x, None, weights, lengths=on_device, **more)[0]
 
     call(LENGTHS)
-    with pytest.warns(dnnffi.PerformanceWarning, match="at most .* lengths in device memory"):
+    with pytest.warns(dnnffi.PerformanceWarning, match=r"at most .* lengths in device memory"):
         found = np.asarray(call((*LENGTHS, 1)))
     np.testing.assert_allclose(found[:, :5], np.asarray(call(LENGTHS)), rtol=1e-3, atol=1e-5)
 
@@ -233,7 +233,7 @@ def test_a_known_network_refuses_lengths_on_the_device_with_batch_sizes(emulated
     more = {"lengths": emulated.asarray(np.array(LENGTHS, "i4")), "backend": "cudnn"}
     dnnffi.gru(emulated.asarray(np.ones((4, 5, 3), "f4")), None, weights, **more)
     x = emulated.asarray(np.ones((3, 3), "f4"))
-    with pytest.raises(ValueError, match="^lengths and batch_sizes exclude each other"):
+    with pytest.raises(ValueError, match=r"^lengths and batch_sizes exclude each other"):
         dnnffi.gru(x, None, weights, batch_sizes=[2, 1], **more)
 
 
