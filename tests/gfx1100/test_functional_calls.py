@@ -183,7 +183,8 @@ def masks_of(ctx, problem):
     With lengths the own part and the masks are those of the rows that ran, longest first.
     """
     spec, item = problem.spec, np.dtype(problem.spec.dtype).itemsize
-    reserve = ctx._saved.context.owner.get()
+    context = ctx._saved.context
+    reserve = context.owner.get()[: context.executor._calls.reserve_bytes]
     lengths, layers = problem.row_lengths, spec.num_layers - 1
     width = spec.output_size * spec.num_directions
     cells, ran = problem.steps * problem.batch, sum(lengths)
