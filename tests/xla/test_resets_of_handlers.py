@@ -362,10 +362,11 @@ def test_own_kernels_may_be_named(own_host):
     assert_close(one.run("standin", *one.arrays), one.run("scan", *one.arrays), 2e-3)
 
 
-def test_lengths_on_a_device_run_by_the_scan(cuda):
+def test_own_kernels_are_chosen_for_lengths_on_the_device(cuda):
     one = reset_network()
     lengths = jnp.asarray([5, 0, 3, 2])
-    assert calls_in(partial(one.run, None, lengths=lengths), *one.arrays) == []
+    (call,) = calls_in(partial(one.run, None, lengths=lengths), *one.arrays)
+    assert (call["lengths"], call["has_device_lengths"]) == (None, True)
 
 
 @pytest.mark.parametrize("candidate", ["cudnn standard", "cudnn persist_static"])
