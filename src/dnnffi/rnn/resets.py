@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # it imports the plans, which take resets
     from dnnffi.rnn.call import CallArrays
 
 RESET_NAMES = "reset_to[0]", "reset_to[1]"
-"""What errors call the parts of the reset_to of an LSTM."""
+"""Names of the parts of an LSTM's reset_to in error messages."""
 
 FLAG_DTYPES = "bool", "uint8", "int8"
 """Dtypes of one byte, whose arrays kernels read as they are."""

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnffi.device.arrays import to_host
+from dnnffi.device.dtypes import DLPACK_CPU
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.interface import AnyArray
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.rnn.resets import check_given
 
-_DLPACK_CPU = 1
-
 
 class RowArrays(NamedTuple):
-    """What a call was given: resets and reset_to, and lengths that are in device memory."""
+    """The arguments resets and reset_to of a call, and lengths [B] that are in device memory."""
 
     resets: Any
     reset_to: Any
@@ -44,7 +43,7 @@ def is_on_device(lengths: Any) -> bool:
     if kind is DeviceArray or hasattr(lengths, "__cuda_array_interface__"):
         return True
     device_of = getattr(lengths, "__dlpack_device__", None)
-    return device_of is not None and device_of()[0] != _DLPACK_CPU
+    return device_of is not None and device_of()[0] != DLPACK_CPU
 
 
 def lengths_on_host(array: AnyArray, steps: int, *, is_strict: bool = False) -> tuple[int, ...]:

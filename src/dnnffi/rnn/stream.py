@@ -6,7 +6,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self
 
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external.host import HOST, external_array
-from dnnffi.device.external.use import checked_use, thread
+from dnnffi.device.external.use import using
 from dnnffi.device.interface import AnyArray, ArrayT
 from dnnffi.errors import not_picklable
 from dnnffi.execution.cache import PlanCache
@@ -127,12 +127,8 @@ class RNNStream(Generic[ArrayT]):
         if self._embedding is None:
             self._states = self._states_for(backend, weights._computable())
             return
-        before = thread.use
-        try:
-            thread.use = checked_use(*self._embedding)
+        with using(*self._embedding):
             self._states = self._external_states(backend, weights)
-        finally:
-            thread.use = before
 
     def _states_for(self, name: BackendName | None, weights: RNNWeights) -> States:
         """Return the states for weights over an array that needs no allocator."""
@@ -223,17 +219,13 @@ class RNNStream(Generic[ArrayT]):
             states = self._open(mine)
             if self._embedding is None:
                 return self._run(states, x, rows, out)
-            before = thread.use
-            try:
-                thread.use = checked_use(*self._embedding)
+            with using(*self._embedding):
                 x = external_array("x", x, self._kind)
                 if out is not None:
                     self._run(states, x, rows, external_array("out", out, self._kind))
                     return out
                 (y,) = in_user_memory([self._run(states, x, rows, None)], self._kind)
                 return unwrap(y)
-            finally:
-                thread.use = before
 
     def _run(self, states: States, x: Any, rows: Any, out: Any) -> Any:
         x = as_array("x", x)
@@ -314,12 +306,8 @@ class RNNStream(Generic[ArrayT]):
             if self._embedding is None:
                 self._reset(states, rows, state)
                 return
-            before = thread.use
-            try:
-                thread.use = checked_use(*self._embedding)
+            with using(*self._embedding):
                 self._reset(states, rows, wrapped(("state", "state"), state, self._kind))
-            finally:
-                thread.use = before
 
     def _reset(self, states: States, rows: Any, state: Any) -> None:
         spec = self._spec
@@ -342,13 +330,9 @@ class RNNStream(Generic[ArrayT]):
             if self._embedding is None:
                 found = states.read()
             else:
-                before = thread.use
-                try:
-                    thread.use = checked_use(*self._embedding)
+                with using(*self._embedding):
                     copies = in_user_memory([*states.read()], self._kind)
                     found = tuple(map(unwrap, copies))
-                finally:
-                    thread.use = before
         return found if self._spec.has_cell else found[0]
 
     def report(self) -> str:

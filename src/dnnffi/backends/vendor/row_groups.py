@@ -122,67 +122,68 @@ def state_rectangles(problem: RNNProblem, group: RowGroup) -> list[Rectangle]:
 
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of rows that follow each other: the first, its place in the group, how many."""
+    """Yield runs of consecutive rows: the first row, its index in the group, and their number."""
     for _, run in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
-        places = list(run)
-        yield places[0][1], places[0][0], len(places)
+        indexed = list(run)
+        index, first = indexed[0]
+        yield first, index, len(indexed)
 
 
 def _packed_rectangles(
     problem: RNNProblem, group: RowGroup, runs: list[tuple[int, int, int]]
 ) -> Iterator[Rectangle]:
-    """Yield the parts of packed rows: steps that have as many rows follow at a constant pitch."""
+    """Yield the parts of packed rows: one for consecutive steps with the same number of rows."""
     sizes = lengths_to_batch_sizes(problem.row_lengths)
     group_sizes = lengths_to_batch_sizes(group.problem.row_lengths)
     start = group_start = 0
-    # Steps behind the last one of the group are left out.
+    # The group may have fewer steps than the batch.
     for (size, group_size), steps in groupby(zip(sizes, group_sizes, strict=False)):
         num_steps = len(list(steps))
-        for first, place, count in runs:
+        for first, index, count in runs:
             width = min(count, size - first)
             if width > 0:
                 yield Rectangle(
-                    start + first, size, group_start + place, group_size, width, num_steps
+                    start + first, size, group_start + index, group_size, width, num_steps
                 )
         start += num_steps * size
         group_start += num_steps * group_size
 
 
 class _Copies:
-    """Copies between an array of the caller's and that of a group, by ``rectangles``.
+    """Copies between the caller's array and the one of a group, by ``rectangles``.
 
-    ``nbytes`` are those of a position, or of a row of a state. An address of 0 is no array.
+    A position, or a row of a state, has ``nbytes`` bytes. An array may be missing: address 0.
     """
 
     def __init__(self, rectangles: Iterable[Rectangle], nbytes: int, memory: Memory) -> None:
         self._copy_rows = memory.copy_rows
-        self._places = [
-            (
-                *(one.start * nbytes, one.pitch * nbytes),
-                *(one.group_start * nbytes, one.group_pitch * nbytes),
-                *(one.width * nbytes, one.rows),
-            )
+        self._in_bytes = [
+            Rectangle._make([*(nbytes * count for count in one[:-1]), one.rows])
             for one in rectangles
         ]
 
     def gather(self, stream: Stream, array: int, of_group: int) -> None:
         """Enqueue the copies to the group's array."""
-        for start, pitch, group_start, group_pitch, width, rows in self._places if array else ():
+        if not array:
+            return
+        for start, pitch, group_start, group_pitch, width, rows in self._in_bytes:
             ends = of_group + group_start, group_pitch, array + start, pitch
             self._copy_rows(*ends, width, rows, stream)
 
     def scatter(self, stream: Stream, array: int, of_group: int) -> None:
         """Enqueue the copies from the group's array."""
-        for start, pitch, group_start, group_pitch, width, rows in self._places if array else ():
+        if not array:
+            return
+        for start, pitch, group_start, group_pitch, width, rows in self._in_bytes:
             ends = array + start, pitch, of_group + group_start, group_pitch
             self._copy_rows(*ends, width, rows, stream)
 
 
 class GroupArrays(NamedTuple):
-    """Where the arrays of a group are in the workspace: offsets, or addresses.
+    """Addresses of the arrays of a group in the workspace.
 
-    dx has the place of x, dh_n and dc_n those of h_n and c_n: these are never used together.
-    ``workspace`` is that of the group's executor.
+    dx shares the memory of x, dh_n that of h_n, and dc_n that of c_n: no call uses both.
+    ``workspace`` is the one of the group's executor.
     """
 
     x: int
@@ -198,7 +199,7 @@ class GroupArrays(NamedTuple):
 
 
 class _Part:
-    """A group with its executor, the copies of its arrays, and where these are."""
+    """A group: its executor, and the copies and offsets of its arrays."""
 
     def __init__(
         self, problem: RNNProblem, group: RowGroup, executor: AddressExecutor, memory: Memory

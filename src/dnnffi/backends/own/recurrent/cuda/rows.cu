@@ -157,8 +157,8 @@ struct ClearParams
     long long row_bytes[MAX_ARRAYS];   /* bytes of a position of each */
 };
 
-/* Fills the positions behind those of the rows with zeros, before sums over all positions are computed. The
-   host does not know how many positions the rows have. Grid: blocks * arrays. */
+/* Clears the positions that no row has: sums over all positions read them, since the host does not know how
+   many positions the rows have. Grid: blocks * arrays. */
 extern "C" __global__ void clear_unused(const __grid_constant__ ClearParams params)
 {
     const long long number = blockIdx.x / params.blocks, block = blockIdx.x % params.blocks;
