@@ -28,8 +28,12 @@ _MAX_KERNELS = 4
 _MAX_RATIO = 1.6
 """The largest estimate of what is measured, as a multiple of the least one."""
 
-_MAX_OF_SHAPE = 3
-"""Kernels of one shape and way to exchange that are measured."""
+_MAX_OF_SHAPE = 2
+"""Kernels of one shape, way to exchange and number of warps that are measured."""
+
+_FEW_PARTS = 2
+"""Parts of k of a forward pass in clusters: one with at most so many is measured, and one with more.
+Each cell adds up as many partial sums, whose cost is estimated as too low."""
 
 _MAX_SHAPES = 6
 """Shapes of blocks that gather words whose divisions among warps are all compared."""
@@ -86,11 +90,13 @@ def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> li
     likely = [one for us, one in estimates if us <= _MAX_RATIO * estimates[0][0]]
     ways: dict[object, KernelConfig] = {}
     for one in likely:
-        ways.setdefault((one.cluster, one.scatter, one.chunks > 1), one)
+        has_few = one.cluster and not one.kind.backward and one.k_warps <= _FEW_PARTS
+        ways.setdefault((one.cluster, one.scatter, one.chunks > 1, has_few), one)
     chosen = [*ways.values()]
     shapes: Counter[object] = Counter()
     for one in likely:
-        shape = one.units, one.rows, one.subtiles, one.cluster, one.scatter, one.kind.narrow
+        way = one.cluster, one.scatter, one.kind.narrow
+        shape = one.units, one.rows, one.subtiles, one.threads, *way
         shapes[shape] += 1
         if shapes[shape] <= _MAX_OF_SHAPE and len(chosen) < most and one not in chosen:
             chosen.append(one)

@@ -174,16 +174,13 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const int num_steps = extent.num_steps;
     const BackwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
-    const Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
+    Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ring.wait_for_first();
     const ResetLayout resets(params);
     BackwardCells cells;
     cells.begin(block, layout);
-    StepResets replaced;
-#pragma unroll
-    for (int sub = 0; sub < SUBTILES; sub++)
-        replaced.request(resets, layout, block, num_steps - 1, sub, cells.length);
+    StepResets replaced(resets, layout, block, num_steps, cells.length);
     const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
 #pragma unroll 1
@@ -203,8 +200,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                 inputs.read_all(slot, block.warp, block.lane);
-                replaced.advance(sub);
-                replaced.request(resets, layout, block, step - 1, sub, cells.length);
+                replaced.load(resets, layout, step - 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
@@ -298,6 +294,8 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                of the turn before are stored here. */
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(turn, sub);
+            ring.settle(sub);
+            replaced.settle(sub);
             if (turn < num_steps) exchange.scatter(turn, sub, weights);
         }
     }

@@ -273,7 +273,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     const int num_steps = extent.num_steps;
     const ForwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
-    const Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
+    Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     const ResetLayout resets(params);
     ForwardCells cells;
@@ -295,9 +295,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
-    StepResets replaced;
-#pragma unroll
-    for (int sub = 0; sub < SUBTILES; sub++) replaced.request(resets, layout, block, 0, sub, cells.length);
+    StepResets replaced(resets, layout, block, num_steps, cells.length);
     ring.wait_for_first();
 
     /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
@@ -319,8 +317,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                 inputs.read_all(slot, block.order, block.warp, block.lane);
-                replaced.advance(sub);
-                replaced.request(resets, layout, block, step + 1, sub, cells.length);
+                replaced.load(resets, layout, step + 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(step, sub, block.order > 0, true);
@@ -383,6 +380,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                of the step before are stored here. */
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(step, sub);
+            ring.settle(sub);
+            replaced.settle(sub);
         }
     }
     if (!Exchange::HAS_SECOND_BARRIER) __syncthreads();

@@ -10,8 +10,8 @@ namespace dnnffi {
 /* Reads the weights of the block, and asks for the inputs of the first turns. `memory` is the shared memory
    of the block. */
 template <class Product, class Params, class Arrays>
-DEVICE typename Product::Weights read_weights(const Params &params, const Block &block,
-                                              const Ring<Arrays> &ring, uint4 *memory)
+DEVICE typename Product::Weights read_weights(const Params &params, const Block &block, Ring<Arrays> &ring,
+                                              uint4 *memory)
 {
     if (!Product::WEIGHTS_PASS_THROUGH_RING) ring.begin();
     typename Product::Weights weights;

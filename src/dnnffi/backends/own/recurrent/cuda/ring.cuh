@@ -132,31 +132,30 @@ template <> struct CursorFields<true>
 
 struct RingCursor : CursorFields<PACKED>
 {
-    DEVICE Element *at(const RowLayout &layout, int step) const
+    /* The number of a step that it has, in the direction of the row. */
+    DEVICE int number(const RowLayout &layout, int step) const
     {
-        if (!PACKED) return first + (long long)step * advance;
-        const int number = layout.reverse ? steps - 1 - step : step + later;
-        return first + (long long)(padded ? number : layout.offsets[number]) * advance;
+        return layout.reverse ? steps - 1 - step : step + later;
     }
 
-    DEVICE void fetch(const RowLayout &layout, int step) const
+    /* How many times `advance` lie between `first` and a step that it has. */
+    DEVICE int distance(const RowLayout &layout, int step) const
     {
-        if (step >= 0 && step < steps) prefetch(at(layout, step));
+        if (!PACKED) return step;
+        return padded ? number(layout, step) : layout.offsets[number(layout, step)];
     }
 
-    DEVICE void read(uint4 *word, const RowLayout &layout, int unit, int step) const
+    DEVICE Element *at(int distance) const { return first + (long long)distance * advance; }
+
+    DEVICE void read(uint4 *word, const Element *from, int unit) const
     {
-        if (step >= steps) return;
-        const Element *from = at(layout, step);
         if (whole) copy_word(word, from);
         else
             for (int e = 0; e < WORD; e++) ((Element *)word)[e] = unit + e < HIDDEN ? from[e] : (Element)0;
     }
 
-    DEVICE void write(const uint4 *word, const RowLayout &layout, int unit, int step) const
+    DEVICE void write(const uint4 *word, Element *to, int unit) const
     {
-        if (step >= steps) return;
-        Element *to = at(layout, step);
         if (whole) *(uint4 *)to = *word;
         else
             for (int e = 0; e < WORD; e++)
@@ -185,6 +184,35 @@ DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int uni
     return cursor;
 }
 
+/* A cursor that goes from step to step. Of PACKED rows a step loads what the next one needs of the table; a wait
+   would be one for the words in flight, too. */
+struct PassCursor
+{
+    RingCursor cursor;
+    int offset; /* in the table, of the step that is moved next */
+
+    DEVICE Element *at(const RowLayout &layout, int step) const
+    {
+        if (!PACKED) return cursor.at(step);
+        return cursor.at(cursor.padded ? cursor.number(layout, step) : offset);
+    }
+
+    /* Loads the offset of a step, or of some other if it does not have that step: a load under a condition
+       would be waited for. */
+    DEVICE void look_up(const RowLayout &layout, int step)
+    {
+        if (!PACKED) return;
+        const int last = cursor.steps - 1, within = step < last ? step : last;
+        offset = layout.offsets[within < 0 ? 0 : cursor.number(layout, within)];
+    }
+
+    /* At the end of a step: waits for the offset. The compiler does not know that the number stays the same. */
+    DEVICE void settle()
+    {
+        if (PACKED) offset = offset > 0 ? offset : 0;
+    }
+};
+
 /* What rings have in common: their turns. `Derived`, the ring itself, has `load` and `store`. */
 template <class Derived> struct RingTurns
 {
@@ -199,7 +227,7 @@ template <class Derived> struct RingTurns
     }
 
     /* Clears the ring and requests the first turns. */
-    DEVICE void begin() const
+    DEVICE void begin()
     {
         for (int i = threadIdx.x; i < RING * SUBTILES * RING_WORDS; i += THREADS)
             slots[i] = make_uint4(0, 0, 0, 0);
@@ -208,9 +236,12 @@ template <class Derived> struct RingTurns
         for (int turn = 0; turn < RING; turn++)
 #pragma unroll
             for (int sub = 0; sub < SUBTILES; sub++) {
+                ring().look_up(turn - RING, sub);
                 if (turn < num_steps) ring().load(step_of(turn), turn, sub);
                 commit_copies();
             }
+#pragma unroll
+        for (int sub = 0; sub < SUBTILES; sub++) ring().settle(sub);
     }
 
     /* All threads: what the first turn reads is there. */
@@ -224,18 +255,19 @@ template <class Derived> struct RingTurns
     DEVICE int step_of(int turn) const { return BACKWARD ? num_steps - 1 - turn : turn; }
 
     /* Stores what the turn before this one left, and requests what takes its place. */
-    DEVICE void advance(int turn, int sub) const
+    DEVICE void advance(int turn, int sub)
     {
         if (RING_FIRST && threadIdx.x < RING_FIRST) return;
         if (turn > 0) {
             ring().store(step_of(turn - 1), turn - 1, sub);
             if (turn - 1 + RING < num_steps) ring().load(step_of(turn - 1 + RING), turn - 1, sub);
         }
+        ring().look_up(turn, sub);
         commit_copies();
     }
 
     /* Stores what the last turn left. */
-    DEVICE void store_last(int sub) const
+    DEVICE void store_last(int sub)
     {
         if (RING_FIRST && threadIdx.x < RING_FIRST) return;
         ring().store(step_of(num_steps - 1), num_steps - 1, sub);
@@ -247,7 +279,7 @@ template <class Derived> struct RingTurns
     }
 
   private:
-    DEVICE const Derived &ring() const { return static_cast<const Derived &>(*this); }
+    DEVICE Derived &ring() { return static_cast<Derived &>(*this); }
 };
 
 /* `Arrays` says of each array of a slot what is read (`source`) and where results go (`target`, and also
@@ -258,8 +290,9 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
     using Turns = RingTurns<Ring<Arrays, FINDS>>;
     using Turns::layout, Turns::rank, Turns::thread, Turns::slot;
 
-    RingCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
-    RingCursor seconds[SUBTILES][THREAD_WORDS];
+    PassCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
+    PassCursor seconds[SUBTILES][THREAD_WORDS];
+    PassCursor fetched[SUBTILES][THREAD_WORDS]; /* the sources, PREFETCH_STEPS ahead */
 
     DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
                 int num_steps_)
@@ -276,9 +309,10 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
                 const int clamped = row < layout.batch ? row : layout.batch - 1;
                 const int unit = moves && is_word(i) ? unit_of(r) : PADDED;
                 const int written = row < layout.batch ? unit : PADDED;
-                sources[sub][r] = cursor_of(arrays.source(array), layout, unit, clamped);
-                targets[sub][r] = cursor_of(arrays.target(array), layout, written, clamped);
-                seconds[sub][r] = cursor_of(arrays.second(array), layout, written, clamped);
+                sources[sub][r].cursor = cursor_of(arrays.source(array), layout, unit, clamped);
+                fetched[sub][r].cursor = sources[sub][r].cursor;
+                targets[sub][r].cursor = cursor_of(arrays.target(array), layout, written, clamped);
+                seconds[sub][r].cursor = cursor_of(arrays.second(array), layout, written, clamped);
             }
     }
 
@@ -286,12 +320,18 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
     {
         uint4 *to = slot(turn, sub) + thread;
 #pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].read(to + r * RING_THREADS, layout, unit_of(r), step);
+        for (int r = 0; r < THREAD_WORDS; r++) {
+            const PassCursor &source = sources[sub][r];
+            if (step >= source.cursor.steps) continue;
+            source.cursor.read(to + r * RING_THREADS, source.at(layout, step), unit_of(r));
+        }
         if (PREFETCH_STEPS == 0) return;
 #pragma unroll
-        for (int r = 0; r < THREAD_WORDS; r++)
-            sources[sub][r].fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
+        for (int r = 0; r < THREAD_WORDS; r++) {
+            const PassCursor &source = fetched[sub][r];
+            const int ahead = ahead_of(step);
+            if (ahead >= 0 && ahead < source.cursor.steps) prefetch(source.at(layout, ahead));
+        }
     }
 
     DEVICE void store(int step, int turn, int sub) const
@@ -299,12 +339,45 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            targets[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
-            seconds[sub][r].write(from + r * RING_THREADS, layout, unit_of(r), step);
+            store_word(targets[sub][r], from + r * RING_THREADS, r, step);
+            store_word(seconds[sub][r], from + r * RING_THREADS, r, step);
+        }
+    }
+
+    /* Finds what `advance` of the next turn needs. */
+    DEVICE void look_up(int turn, int sub)
+    {
+        if (!PACKED) return;
+        const int stored = Turns::step_of(turn), loaded = Turns::step_of(turn + RING);
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++) {
+            sources[sub][r].look_up(layout, loaded);
+            targets[sub][r].look_up(layout, stored);
+            seconds[sub][r].look_up(layout, stored);
+            if (PREFETCH_STEPS > 0) fetched[sub][r].look_up(layout, ahead_of(loaded));
+        }
+    }
+
+    DEVICE void settle(int sub)
+    {
+        if (!PACKED || (RING_FIRST && threadIdx.x < RING_FIRST)) return;
+#pragma unroll
+        for (int r = 0; r < THREAD_WORDS; r++) {
+            sources[sub][r].settle();
+            targets[sub][r].settle();
+            seconds[sub][r].settle();
+            if (PREFETCH_STEPS > 0) fetched[sub][r].settle();
         }
     }
 
   private:
+    DEVICE static int ahead_of(int step) { return BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS; }
+
+    DEVICE void store_word(const PassCursor &target, const uint4 *from, int r, int step) const
+    {
+        if (step < target.cursor.steps) target.cursor.write(from, target.at(layout, step), unit_of(r));
+    }
+
     DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
 
     DEVICE int unit_of(int r) const
@@ -373,9 +446,10 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
         for_each_word(sub, [&](int place, int array, int unit, int row) {
             const int clamped = row < layout.batch ? row : layout.batch - 1;
             const RingCursor source = cursor_of(arrays.source(array), layout, unit, clamped);
-            source.read(to + place, layout, unit, step);
-            if (PREFETCH_STEPS == 0) return;
-            source.fetch(layout, BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS);
+            if (step < source.steps) source.read(to + place, source.at(source.distance(layout, step)), unit);
+            const int ahead = BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS;
+            if (PREFETCH_STEPS > 0 && ahead >= 0 && ahead < source.steps)
+                prefetch(source.at(source.distance(layout, ahead)));
         });
     }
 
@@ -384,10 +458,17 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
         const uint4 *const from = slot(turn, sub);
         for_each_word(sub, [&](int place, int array, int unit, int row) {
             if (row >= layout.batch) return;
-            cursor_of(arrays.target(array), layout, unit, row).write(from + place, layout, unit, step);
-            cursor_of(arrays.second(array), layout, unit, row).write(from + place, layout, unit, step);
+            const RingCursor targets[2] = {cursor_of(arrays.target(array), layout, unit, row),
+                                           cursor_of(arrays.second(array), layout, unit, row)};
+#pragma unroll
+            for (const RingCursor &target : targets)
+                if (step < target.steps)
+                    target.write(from + place, target.at(target.distance(layout, step)), unit);
         });
     }
+
+    DEVICE void look_up(int, int) const {}
+    DEVICE void settle(int) const {}
 
   private:
     /* Calls `move` with the place in the slot, the array, the unit and the row of each word of the thread.
