@@ -32,8 +32,8 @@ _MAX_OF_SHAPE = 2
 """Kernels of one shape, way to exchange and number of warps that are measured."""
 
 _FEW_PARTS = 2
-"""Parts of k of a forward pass in clusters: one with at most so many is measured, and one with more.
-Each cell adds up as many partial sums, whose cost is estimated as too low."""
+"""Parts of k of a forward pass in clusters: a kernel with at most so many is measured, and one with
+more. Each cell adds up as many partial sums, whose cost is estimated as too low."""
 
 _MAX_SHAPES = 6
 """Shapes of blocks that gather words whose divisions among warps are all compared."""
