@@ -30,19 +30,19 @@ def _able():
         pytest.skip("this device has none of our kernels")
 
 
-def arrays_of(spec, seed=0):
+def arrays_of(spec, seed=0, batch=BATCH):
     rng = np.random.default_rng(seed)
     flat = dnnffi.RNNWeights.random(spec, rng).to("cudnn").flat
     weights = dnnffi.RNNWeights(cupy.asarray(flat), spec, backend="cudnn")
     x, dy = (
         cupy.asarray(rng.standard_normal(shape), "f4").astype(weights.flat.dtype)
-        for shape in (spec.x_shape(STEPS, BATCH), spec.y_shape(STEPS, BATCH))
+        for shape in (spec.x_shape(STEPS, batch), spec.y_shape(STEPS, batch))
     )
     return x, dy, weights
 
 
-def lengths_of(seed, low=0):
-    return np.random.default_rng(seed).integers(low, STEPS + 1, BATCH)
+def lengths_of(seed, low=0, batch=BATCH):
+    return np.random.default_rng(seed).integers(low, STEPS + 1, batch)
 
 
 def training_step(spec, arrays, lengths, **options):
@@ -74,6 +74,17 @@ def test_training_steps(mode, dtype, hidden, more):
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             error = conformance.deviation(one.get(), other.get().astype("f8"))
             assert error <= ALLOWED[dtype], f"result {number} is off by {error:.3g}"
+
+
+def test_more_rows_than_a_block_sorts():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=24, hidden_size=32)
+    arrays = arrays_of(spec, batch=3000)
+    lengths = lengths_of(0, batch=3000)
+    found = training_step(spec, arrays, cupy.asarray(lengths, "i4"))
+    expected = training_step(spec, arrays, lengths.tolist())
+    for one, other in zip(found, expected, strict=True):
+        error = conformance.deviation(one.get(), other.get().astype("f8"))
+        assert error <= ALLOWED["float32"]
 
 
 def test_a_tuned_network_takes_lengths_on_the_device():

@@ -159,9 +159,6 @@ LIMITED = {
     r"at most 2147483647 elements of the gates of a step; got 4 \* 2097152 \* 256": with_spec(
         PROBLEM._replace(batch=2**21), hidden_size=256
     ),
-    "at most 1024 lengths in device memory; got 1025": PROBLEM._replace(
-        batch=1025, has_device_lengths=True
-    ),
 }
 
 

@@ -105,6 +105,13 @@ def test_an_inference(cublas):
     check(cublas, "gather", problem, LENGTHS["of all kinds"])
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+def test_more_rows_than_a_block_sorts(cublas, monkeypatch, lengths, batch_first):
+    monkeypatch.setattr("dnnffi.backends.own.recurrent.packing._MAX_SORTED", 10)
+    check(cublas, "gather", problem_of(spec_of("gather"), batch_first), lengths)
+
+
 def test_resets(cublas):
     problem = problem_of(spec_of("gather", bidirectional=True))._replace(has_resets=True)
     flags = (np.random.default_rng(0).random((STEPS, 11)) < 0.3).astype(np.uint8)

@@ -207,25 +207,6 @@ def test_a_known_call_with_lengths_on_the_device_is_not_looked_at_closely(emulat
         assert not y[length:, row].any()
 
 
-def test_a_known_network_copies_lengths_that_the_kernels_do_not_sort(emulated, monkeypatch):
-    monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", False)
-    monkeypatch.setattr("dnnffi.backends.own.recurrent.limits.MAX_DEVICE_LENGTHS", 5)
-    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
-    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
-    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
-    more = {"options": {"algorithm": "own", "tune": "off"}, "backend": "cudnn"}
-
-    def call(lengths):
-        x = emulated.asarray(np.ones((4, len(lengths), 3), "f4"))
-        on_device = emulated.asarray(np.array(lengths, "i4"))
-        return dnnffi.gru(x, None, weights, lengths=on_device, **more)[0]
-
-    call(LENGTHS)
-    with pytest.warns(dnnffi.PerformanceWarning, match=r"at most .* lengths in device memory"):
-        found = np.asarray(call((*LENGTHS, 1)))
-    np.testing.assert_allclose(found[:, :5], np.asarray(call(LENGTHS)), rtol=1e-3, atol=1e-5)
-
-
 def test_a_known_network_refuses_lengths_on_the_device_with_batch_sizes(emulated):
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
     flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat

@@ -30,6 +30,7 @@ SOURCES = {
     "TakeMasksParams": kernels.dropout_kernels("float32")[0],
     "DropParams": kernels.dropout_kernels("float32")[1],
     "BeginParams": kernels.begin_kernels(4)[MAX_ROWS, 4],
+    "TableParams": kernels.table_kernel(has_device_lengths=True),
     "GatherParams": kernels.row_kernels(4)["gather_rows", 4],
 }
 """A source that has each struct."""

@@ -219,8 +219,10 @@ def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSou
         found.append(narrow_kernel())
     if forward.kind.packed:
         item_bytes = ITEM_SIZES[spec.dtype]
-        found += [table_kernel(), *row_kernels(item_bytes).values()]
-        of_begin = device_length_kernels if problem.has_device_lengths else begin_kernels
+        has_device_lengths = problem.has_device_lengths
+        table = table_kernel(has_device_lengths=has_device_lengths)
+        found += [table, *row_kernels(item_bytes).values()]
+        of_begin = device_length_kernels if has_device_lengths else begin_kernels
         found += of_begin(item_bytes).values()
     if problem.drops:
         found += dropout_kernels(spec.dtype)

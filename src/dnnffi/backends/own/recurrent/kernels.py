@@ -123,9 +123,10 @@ def device_length_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource
     }
 
 
-def table_kernel() -> KernelSource:
-    """Return the kernel that stores tables of rows."""
-    return _row_kernel("store_entries", WORD_BYTES, MAX_ROWS[-1])
+def table_kernel(*, has_device_lengths: bool) -> KernelSource:
+    """Return the kernel that makes tables of many rows, or stores those that the host has made."""
+    name = "make_tables" if has_device_lengths else "store_entries"
+    return _row_kernel(name, WORD_BYTES, MAX_ROWS[-1])
 
 
 def dropout_kernels(dtype: str) -> tuple[KernelSource, KernelSource]:

@@ -7,10 +7,6 @@ from dnnffi.spec.problem import RNNProblem
 
 _MOST_POSITIONS = 2**31 - 1
 
-MAX_DEVICE_LENGTHS = 1024
-"""Rows of a batch whose lengths are sorted on the device. Each block of the kernel that begins a
-forward pass sorts them all, in a time that grows with their square."""
-
 LIMITS: Limits[RNNProblem] = (
     Limit(
         lambda problem: problem.spec.dtype == "float64",
@@ -33,11 +29,5 @@ LIMITS: Limits[RNNProblem] = (
         f"our own kernels take at most {_MOST_POSITIONS} elements of the gates of a step; got "
         "4 * {asked.batch} * {asked.spec.hidden_size}",
         "use standard",
-    ),
-    Limit(
-        lambda problem: problem.has_device_lengths and problem.batch > MAX_DEVICE_LENGTHS,
-        f"our own kernels sort at most {MAX_DEVICE_LENGTHS} lengths in device memory; got "
-        "{asked.batch}",
-        "give lengths of the host",
     ),
 )

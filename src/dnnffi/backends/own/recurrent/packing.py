@@ -18,7 +18,7 @@ from dnnffi.backends.own.recurrent.kernels import (
     row_kernels,
     table_kernel,
 )
-from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams
+from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams, TableParams
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
@@ -29,6 +29,10 @@ _PACKED_COPY = Struct("<10q")
 
 _CLEAR_PARAMS = Struct(f"<{4 + 2 * MAX_ARRAYS}q")
 """The struct ``ClearParams`` of ``rows.cu``."""
+
+_MAX_SORTED = 1024
+"""Rows whose lengths in device memory each block of the kernel that begins a forward pass sorts, in
+a time that grows with their square. The tables of more rows are made by a kernel before it."""
 
 _CLEARING_BLOCKS = 64
 """Blocks that clear the unused positions of an array."""
@@ -58,7 +62,7 @@ class Packing:
     ) -> None:
         self._item_bytes, self._x_bytes, self._y_bytes = item_bytes, x_bytes, y_bytes
         self._memory = memory
-        self._store = memory.kernel(*table_kernel())
+        self._table = memory.kernel(*table_kernel(has_device_lengths=has_device_lengths))
         self._kernels: dict[tuple[str, int], Kernel] = {
             key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
         }
@@ -94,8 +98,11 @@ class Packing:
         assert tables is not None
         batch, steps, strides = layout.batch, layout.steps, layout.caller_strides
         few, many = MAX_ROWS
-        if batch > many and not lengths:
-            self._store_all(launch, tables, at[0])
+        if batch > (_MAX_SORTED if lengths else many):
+            if lengths:
+                self._make_all(launch, layout, at, lengths)
+            else:
+                self._store_all(launch, tables, at[0])
             if strides is not None:
                 self._gather(launch, layout, at, x, packed_x)
                 y_bytes = layout.caller_steps * batch * self._y_bytes
@@ -208,6 +215,17 @@ class Packing:
         sizes = steps, layout.batch, *strides, self._x_bytes
         return _blocks(steps * layout.batch), _PACKED_COPY.pack(packed, padded, *at, *sizes)
 
+    def _make_all(
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, lengths: int
+    ) -> None:
+        """Enqueue the making of the tables at ``at`` from lengths in device memory."""
+        params = TableParams(lengths, layout.batch, layout.steps, *at)
+        blocks = -(-max(layout.batch, layout.steps + 1) // _THREADS)
+        shared = INDEX_BYTES * _THREADS
+        self._table(
+            (blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream, shared_mem=shared
+        )
+
     def _store_all(self, launch: Launch, tables: Tables, target: int) -> None:
         """Enqueue the storing of ``tables`` at address ``target``, as the host has made them."""
         entries, at_once = tables.entries(), MAX_ROWS[-1]
@@ -215,7 +233,7 @@ class Packing:
             part = entries[first : first + at_once]
             head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
             values = part.tobytes().ljust(at_once * INDEX_BYTES, b"\0")
-            self._store((1,), (_THREADS,), (head + values,), stream=launch.stream)
+            self._table((1,), (_THREADS,), (head + values,), stream=launch.stream)
 
     def _piece_bytes(self, source: int, target: int) -> int:
         """Return the bytes of the widest pieces of which rows of x consist at two addresses."""

@@ -219,6 +219,17 @@ class BeginParams(NamedTuple):
     y_row_bytes: int
 
 
+class TableParams(NamedTuple):
+    """Parameters of ``make_tables`` (``rows.cu``)."""
+
+    of_row: int
+    batch: int
+    steps: int
+    step_offsets: int
+    lengths: int
+    caller_rows: int
+
+
 class GatherParams(NamedTuple):
     """Parameters of ``gather_rows`` (``rows.cu``)."""
 

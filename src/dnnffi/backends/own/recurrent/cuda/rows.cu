@@ -146,6 +146,47 @@ extern "C" __global__ void begin_rows_of_device(const __grid_constant__ BeginPar
     begin<true>(params, batch, length_of, (int *)memory);
 }
 
+struct TableParams
+{
+    const int *of_row; /* [B]: lengths in device memory, in the caller's order */
+    long long batch;
+    long long steps;   /* T */
+    int *step_offsets; /* the tables, see packed_rows.cuh */
+    int *lengths;
+    int *caller_rows;
+};
+
+/* Makes the tables of more rows than each block of `begin_rows_of_device` sorts: a thread finds the place of one
+   row, and the offset of one step, from the lengths of all rows. Grid: a thread for each row, and for each of
+   T + 1 offsets; shared memory: an int a thread. */
+extern "C" __global__ void make_tables(const __grid_constant__ TableParams params)
+{
+    extern __shared__ __align__(16) unsigned char memory[];
+    int *const others = (int *)memory;
+    const int steps = params.steps, number = blockIdx.x * blockDim.x + threadIdx.x;
+    const auto length_of = [&](long long row) {
+        const int length = row < params.batch ? params.of_row[row] : 0;
+        return length < 0 ? 0 : length < steps ? length : steps;
+    };
+    const int length = length_of(number);
+    int rank = 0, offset = 0;
+    for (long long first = 0; first < params.batch; first += blockDim.x) {
+        others[threadIdx.x] = length_of(first + threadIdx.x);
+        __syncthreads();
+        const long long left = params.batch - first;
+        for (int i = 0; i < blockDim.x && i < left; i++) {
+            rank += others[i] > length || (others[i] == length && first + i < number);
+            offset += others[i] < number ? others[i] : number;
+        }
+        __syncthreads();
+    }
+    if (number < params.batch) {
+        params.lengths[rank] = length;
+        params.caller_rows[rank] = number;
+    }
+    if (number <= steps) params.step_offsets[number] = offset;
+}
+
 /* Arrays of as many positions as the rows may have at most. */
 struct ClearParams
 {
