@@ -114,6 +114,7 @@ class Embedded:
         if self.rnn is not None:
             self.rnn.plans.clear()
             self.rnn._default_states.clear()
+            self.rnn.resources.workspaces.clear()
         if self.conv is not None:
             self.conv.clear()
         gc.collect()
