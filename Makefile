@@ -148,6 +148,7 @@ lock: ## Pin the packages of continuous integration and their hashes (.ci/requir
 lint: $(dev) ## Check style, format and which package imports which
 	$(run) -m ruff check
 	$(run) -m ruff format --check
+	$(run) tests/prose.py
 	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
 type: $(dev) ## Check types: those of src, and what they say of a user's code
