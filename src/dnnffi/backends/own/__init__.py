@@ -1,1 +1,1 @@
-"""CUDA kernels of our own, where neither the vendor's library nor array code is fast."""
+"""Own CUDA kernels, for what is slow in the vendor's library and in array code."""

@@ -1,7 +1,7 @@
 """Two kernels that sum the gradient of a convolution's bias, over all dimensions but the channels.
 
-Array code reads dy slowly where the channels are last, and costs the host a launch for each of its
-steps. Here are two launches, in both layouts.
+Array code reads dy slowly if the channels are last, and costs the host a launch for each of its
+steps. These kernels are two launches, in both layouts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dnnffi.spec.layouts import (
 )
 
 _THREADS = 256
-_LANES = 32  # threads of a block that read channels that lie one behind the other
+_LANES = 32  # adjacent threads of a block, which read adjacent channels
 _AT_ONCE = 8  # reads of a thread that overlap
 _BLOCKS = 8  # for each multiprocessor
 _MOST_PARTS = 256
@@ -68,8 +68,9 @@ def bias_kernel(dtype: str, name: str) -> KernelSource:
 
 
 class BiasGradient:
-    """Sums an array [N, K, ...] without gaps where it `can_sum`. Gives the same bits in every run.
+    """The kernels that sum an array [N, K, ...] without gaps, for shapes that they `can_sum`.
 
+    Results have the same bits in every run.
     ``workspace_bytes`` is what `run` needs.
     """
 
@@ -98,7 +99,7 @@ class BiasGradient:
         self.workspace_bytes = parts * channels * max(4, ITEM_SIZES[dtype])
 
     def run(self, launch: Launch, dy: int, db: int, workspace: int) -> None:
-        """Enqueue it, on these addresses."""
+        """Enqueue both launches; ``dy``, ``db`` and ``workspace`` are addresses."""
         stream = launch.stream
         params = self._params(values=dy, sums=workspace)
         self._sum(self._grid, (_THREADS,), (struct_of(params),), stream=stream)
@@ -115,11 +116,11 @@ def can_sum(shape: tuple[int, ...]) -> bool:
 def bias_gradient(
     dy: AnyArray, device: int, memory: MemoryWithGraphs, workspaces: Workspaces | None = None
 ) -> AnyArray:
-    """Return the sum [K] of dy [N, K, ...] over all but its channels, where it `can_sum`.
+    """Return the sum [K] of dy [N, K, ...] over all dimensions but the channels.
 
-    ``memory`` has dy, on ``device``, which is current; dy begins at a multiple of its elements'
-    size. With gaps it is copied. With ``workspaces`` the workspace is that of the stream, which
-    saves an allocation.
+    `can_sum` holds for its shape. ``memory`` has dy, on ``device``, which is current; dy begins at
+    a multiple of its elements' size. An array with gaps is copied. With ``workspaces`` the
+    workspace is that of the stream, which saves an allocation.
     """
     gradient = _gradient(dy.shape, dy.strides, dy.dtype, device, cast("Any", memory))
     stream = memory.current_stream()
@@ -136,7 +137,7 @@ def bias_gradient(
     db = memory.empty((dy.shape[1],), dy.dtype)
     nbytes = gradient.workspace_bytes
     if workspaces is None or (stream.ptr and memory.is_capturing(stream)):
-        # In a capture of the user's, whose graph has to own it, a new one.
+        # A new workspace: the graph of a user's capture has to own it.
         workspace = memory.empty((nbytes,), memory.dtype("uint8"))
         gradient.run(launch, dy.data.ptr, db.data.ptr, workspace.data.ptr)
         return db

@@ -37,7 +37,7 @@ def epilogue_kernel(dtype: str) -> KernelSource:
 
 
 class EpilogueKernel:
-    """What follows the convolution of a forward, over a result that is there."""
+    """The kernel that adds residual and bias to a convolution's result, and applies ReLU."""
 
     def __init__(self, problem: ConvProblem, device: int, memory: MemoryWithGraphs) -> None:
         self._kernel = memory.kernel(*epilogue_kernel(problem.spec.dtype))
@@ -55,6 +55,6 @@ class EpilogueKernel:
         )
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
-        """Enqueue it."""
+        """Enqueue the kernel on the result of a convolution."""
         params = self._params(y=at.result, residual=at.residual, bias=at.bias)
         self._kernel(self._grid, (_THREADS,), (struct_of(params),), stream=launch.stream)

@@ -1,11 +1,11 @@
 """Inputs that an output of a depthwise convolution needs, along one dimension at a time.
 
 Forward and backward data are both gathers, so that nothing is added by several threads and the
-bits are the same in every run. A forward's output ``o`` needs the inputs
+bits are the same in every run. Output ``o`` of a forward pass needs the inputs
 
     i = stride*o + dilation*tap - padding
 
-of all taps. Of backward data, ``dx`` is the output and ``dy`` the input, and the same equation
+of all taps. For backward data, ``dx`` is the output and ``dy`` the input, and the same equation
 holds with both exchanged: an output needs those inputs for which it has a whole solution. Which
 these are depends on the output modulo the stride alone, so that a tile of outputs that begins at a
 multiple of the stride has the same taps everywhere: they are constants of a kernel.
@@ -23,7 +23,7 @@ from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 class Axis(NamedTuple):
     """One dimension: sizes of what is read and written, and the ordinary convolution.
 
-    ``padding`` is that before the image; that after it follows from the sizes.
+    ``padding`` is the padding before the image; the padding after it follows from the sizes.
     """
 
     inputs: int
@@ -36,32 +36,32 @@ class Axis(NamedTuple):
 
     @property
     def span(self) -> int:
-        """How far apart the first and the last tap are."""
+        """Distance between the first and the last tap, in positions of the image."""
         return self.dilation * (self.kernel - 1)
 
     def fits(self, tile: int) -> bool:
-        """Whether all tiles of so many outputs have the same taps."""
+        """Return whether all tiles of ``tile`` outputs have the same taps."""
         return self.forward or tile % self.stride == 0
 
     def base(self, output: int) -> int:
-        """Where the inputs of a tile are counted from, which begins at an output."""
+        """Return the position from which a tile that begins at ``output`` counts its inputs."""
         return output * self.stride if self.forward else output // self.stride
 
     def low(self) -> int:
-        """The first input that a tile needs, from its base."""
+        """Return the first input that a tile needs, counted from its base."""
         if self.forward:
             return -self.padding
         return -((self.span - self.padding) // self.stride)
 
     def high(self, tile: int) -> int:
-        """The last input that a tile of so many outputs needs, from its base."""
+        """Return the last input that a tile of ``tile`` outputs needs, counted from its base."""
         if self.forward:
             return self.stride * (tile - 1) + self.span - self.padding
         return (tile - 1 + self.padding) // self.stride
 
     @property
     def beyond(self) -> int:
-        """How many positions behind the last input the outputs need."""
+        """Number of positions past the last input that the outputs need."""
         return max(0, self.high(self.outputs) - (self.inputs - 1))
 
     def sizes(self, name: str, tile: int) -> dict[str, int]:
@@ -86,13 +86,13 @@ class Axis(NamedTuple):
 
 
 def plane(values: tuple[int, ...], missing: int) -> tuple[int, int]:
-    """The values of two dimensions, where there may be one."""
+    """Return the values of two dimensions; if there is one, ``missing`` is put before it."""
     first, second = (missing,) * (2 - len(values)) + values
     return first, second
 
 
 def axes_of(problem: ConvProblem) -> tuple[Axis, Axis]:
-    """The two dimensions of a forward or backward data; one dimension is the second of two."""
+    """Return the axes of a forward pass or of backward data; a single one is the second of two."""
     spec = problem.spec
     forward = (problem.operation == FORWARD) != spec.transposed
     y, x = (

@@ -2,7 +2,7 @@
 
 A row is here because on an H200 the kernel was faster than PyTorch without a search, which takes
 kernels of its own or what cuDNN's heuristics choose, for all layers of MobileNetV2 and V3,
-EfficientNet-B0 and ConvNeXt-T. `docs/verification` has the record (`bench_depthwise.json`). Where
+EfficientNet-B0 and ConvNeXt-T. `docs/verification` has the record (`bench_depthwise.json`). If
 no row applies, cuDNN is asked.
 """
 
@@ -15,7 +15,7 @@ from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 
 class Measured(NamedTuple):
-    """What a row is for: square kernels and images, padded by half of the kernel."""
+    """Key of a row: problems with square kernels and images, padded by half of the kernel."""
 
     operation: str
     layout: str
@@ -25,14 +25,14 @@ class Measured(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """The least and the most of what was measured: channels, and height and width of x."""
+    """Ranges that were measured, least and most: channels, and height and width of x."""
 
     channels: tuple[int, int]
     sizes: tuple[int, int]
 
 
 LEAST_BATCH = 32
-"""The images of the record. With fewer, other things than the kernels decide."""
+"""Images of a batch in the record. With fewer, the time is not decided by the kernels."""
 
 _ARRAYS = (
     (CHANNELS_FIRST, "float32"),
@@ -57,7 +57,7 @@ FASTER = {
 
 
 def is_faster(problem: ConvProblem) -> bool:
-    """Whether a problem that `has_kernel` is known to run faster by it."""
+    """Return whether the own kernel is known to be faster for a problem that `has_kernel`."""
     spec = problem.spec
     kernel, stride = spec.kernel[0], spec.stride[0]
     row = FASTER.get(

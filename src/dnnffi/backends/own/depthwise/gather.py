@@ -29,9 +29,9 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _MOST_TAPS = 49
 _MOST_SPAN = 14  # from the first tap to the last: what lies between is in registers too
 _MOST_STRIDE = 4
-_MAX_TILE = 8  # outputs of a thread in a dimension; of backward data, times the stride
+_MAX_TILE = 8  # outputs of a thread in a dimension; for backward data, times the stride
 _MAX_PLANES = 256  # of a block; a power of two
-_MOST_ELEMENTS = 2**30  # of an image, with its channels, or positions of all: counted by ints
+_MOST_ELEMENTS = 2**30  # of an image; also positions and planes of a batch: counted by ints
 
 
 class DepthwiseParams(NamedTuple):
@@ -46,8 +46,9 @@ class DepthwiseParams(NamedTuple):
 
 
 class DepthwiseGather:
-    """Runs one problem, where it `has_kernel`, by one of its `tiles`. The same bits in every run.
+    """The kernel for a problem that `has_kernel`, with one tile.
 
+    Results have the same bits in every run.
     ``workspace_bytes`` is what `run` needs. Without ``specialized`` the kernel is a general one.
     """
 
@@ -70,7 +71,7 @@ class DepthwiseGather:
         self._sizes = b"" if specialized else pack_sizes(made.sizes)
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
-        """Enqueue it."""
+        """Enqueue the kernel."""
         params = DepthwiseParams(
             x=at.first,
             w=at.second,
@@ -83,7 +84,7 @@ class DepthwiseGather:
         self._kernel(self._grid, self._threads, arguments, stream=launch.stream)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def __str__(self) -> str:
         down, across, many = self.tile
@@ -127,7 +128,7 @@ def _made(problem: ConvProblem, tile: Tile, *, specialized: bool = True) -> Plan
 
 @lru_cache(maxsize=256)
 def tiles(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles worth measuring for a problem that `has_kernel`, what is likely best first."""
+    """Return the tiles worth measuring for a problem that `has_kernel`, the likely best first."""
     channels, item = problem.spec.in_channels, ITEM_SIZES[problem.spec.dtype]
     y, x = axes_of(problem)
     if problem.channels_last:
@@ -136,10 +137,10 @@ def tiles(problem: ConvProblem) -> tuple[Tile, ...]:
 
 
 def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
-    """Return the tile of another size of the layer for a problem that `has_kernel`.
+    """Return a tile for a problem that `has_kernel`, given the one of another size of its layer.
 
-    It is the same one, or if too little shared memory is left for it, the nearest of `tiles`. None
-    if it cannot be of the layer.
+    It is ``tile``, or the nearest of `tiles` if there is too little shared memory for ``tile``.
+    None if ``tile`` cannot be one of the layer.
     """
     axes = axes_of(problem)
     most = tuple(_MAX_TILE if axis.forward else _MAX_TILE * axis.stride for axis in axes)
@@ -164,7 +165,7 @@ def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
 
 @lru_cache(maxsize=256)
 def has_kernel(problem: ConvProblem) -> bool:
-    """Whether `DepthwiseGather` can run a problem."""
+    """Return whether `DepthwiseGather` can run a problem."""
     spec = problem.spec
     if not (
         problem.operation != BACKWARD_WEIGHTS

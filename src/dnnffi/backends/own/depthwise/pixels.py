@@ -11,19 +11,18 @@ from dnnffi.backends.own.source import Constant
 
 _THREADS = 256
 _LANES = 32
-_BLOCKS = 8 * 132  # of which there should be more, before a thread has several tiles
+_BLOCKS = 8 * 132  # a thread has several tiles only if there are more blocks than these
 _MOST_TURNS = 8
-_MOST_TAPS_OF_TALL = 25  # with which four rows of outputs at once are likely best
-_SMALL = 14  # an image with no more rows: what counts is how many threads there are
+_MOST_TAPS_OF_TALL = 25  # with at most these, four rows of outputs at once are likely best
+_SMALL = 14  # rows of outputs up to which the number of threads decides
 
 
 class Pixels:
     """The constants for one problem and tile, and how the kernel is launched.
 
-    ``count`` is of images.
-
-    ``constants`` depend on the layer and the tile, ``sizes`` on the number and size of images too.
-    Without ``specialized``, constants are the same for all sizes.
+    ``count`` is the number of images. ``constants`` depend on the layer and the tile, ``sizes`` on
+    the number and size of images too. Without ``specialized``, constants are the same for all
+    sizes.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Pixels:
 
     @staticmethod
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:
-        """Those worth measuring, what is likely best first."""
+        """Return the tiles worth measuring, the likely best first."""
         across = fewest_idle(x, (7, 8, 6, 5, 4))
         few = y.kernel * x.kernel <= 9
         if y.outputs <= _SMALL:

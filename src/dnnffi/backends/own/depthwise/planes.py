@@ -10,7 +10,7 @@ from dnnffi.backends.own.depthwise.tile import Tile, fewest_idle
 from dnnffi.backends.own.source import Constant
 
 SHARED_BYTES = 48 * 1024
-"""The most shared memory that a block has without asking for more."""
+"""Limit of the shared memory of a block that does not ask for more."""
 
 ENOUGH_BYTES = 32 * 1024
 """Shared memory of a block. With more, too few blocks run on a multiprocessor at a time."""
@@ -18,9 +18,9 @@ ENOUGH_BYTES = 32 * 1024
 _THREADS = 256
 _WARP = 32
 _AT_ONCE = 8  # reads of a thread that overlap
-_SMALL = 14  # an image with no more rows
+_SMALL = 14  # rows of outputs up to which the number of threads decides
 _CELL_STEPS = (2048, 4096, 8192)
-"""Floats of shared memory of kernels for all sizes, below the most that there may be."""
+"""Floats of shared memory that kernels for all sizes may have, besides the largest number."""
 
 
 def _up(value: int, multiple: int) -> int:
@@ -28,7 +28,7 @@ def _up(value: int, multiple: int) -> int:
 
 
 def _together(most: int, *numbers: int) -> int:
-    """The largest power of two up to ``most`` that divides all numbers."""
+    """Return the largest power of two up to ``most`` that divides all numbers."""
     while any(number % most for number in numbers):
         most //= 2
     return most
@@ -37,10 +37,10 @@ def _together(most: int, *numbers: int) -> int:
 class Planes:
     """The constants for one problem and tile, and how the kernel is launched.
 
-    ``count`` is of planes, ``item`` the bytes of an element. ``constants`` depend on the layer, the
-    tile and how many elements of a row are read and written at once, ``sizes`` on the number and
-    size of images too. Without ``specialized``, constants are the same for all sizes, but for four
-    steps of the shared memory.
+    ``count`` is the number of planes, ``item`` the bytes of an element. ``constants`` depend on the
+    layer, the tile and how many elements of a row are read and written at once, ``sizes`` on the
+    number and size of images too. Without ``specialized``, constants are the same for all sizes,
+    except for four steps of the shared memory.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Planes:
             end = left + x.base(tile.across * (tiles_x - 1)) + begin + segments * wide
             return _up(last * pitch + max(end, pitch), 4)
 
-        # All rows, or bands of them, which need the rows around.
+        # A block has all rows, or a band of them with the rows around it.
         lead = max(0, -y.low(), y.beyond)
         band, first_row, rows = tiles_y, 0, min(y.inputs, y.high(y.outputs) + 1)
         step = lead + rows
@@ -87,7 +87,7 @@ class Planes:
         read = _together(16 // item, x.inputs)
         written = _together(16 // item, x.outputs, tile.across)
         reads = planes * rows * (x.inputs // read)
-        # Threads for all tiles, and so many that they read at once what the block has.
+        # Threads for all tiles, and for all reads of the block with `_AT_ONCE` in each thread.
         block = min(_THREADS, _up(max(planes * band * tiles_x, -(-reads // _AT_ONCE)), _WARP))
         reads = -(-reads // block)
         max_cells = cells(band)
@@ -136,13 +136,13 @@ class Planes:
 
     @staticmethod
     def tiles(y: Axis, x: Axis, count: int, channels: int, item: int) -> list[Tile]:
-        """Those worth measuring, what is likely best first."""
+        """Return the tiles worth measuring, the likely best first."""
         # Four floats a row are one read, without a conflict between the banks.
         across = 4 * x.stride if not x.forward else max(1, 4 // x.stride)
         large, middle = fewest_idle(y, (7, 6, 5, 8, 4)), fewest_idle(y, (4, 3))
         wanted = [(large, across), (middle, across)]
         if y.outputs <= _SMALL:
-            # What counts is how many threads there are.
+            # The number of threads decides.
             small = fewest_idle(y, (2,))
             wanted = [(small, across), (middle, across), (large, across)]
             if y.kernel > 3:
@@ -155,7 +155,7 @@ class Planes:
 
 
 def _planes(y: Axis, x: Axis, count: int, channels: int, item: int, down: int, across: int) -> int:
-    """How many planes a block has: enough for its threads, and enough blocks besides."""
+    """Return the planes of a block: as many as it has threads for while enough blocks remain."""
     of_one = -(-y.outputs // down) * -(-x.outputs // across)
     planes = 1
     while 2 * planes * of_one <= _THREADS and count // (2 * planes) >= 4 * 132:

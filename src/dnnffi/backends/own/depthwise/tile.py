@@ -17,7 +17,7 @@ class Tile(NamedTuple):
 
 
 def fewest_idle(axis: Axis, sizes: Sequence[int]) -> int:
-    """The size of a tile with the fewest outputs beyond the image, the first of equal ones."""
+    """Return the size of a tile with the fewest outputs beyond the image, the first of equals."""
     unit = 1 if axis.forward else axis.stride
     fitting = [-(-size // unit) * unit for size in sizes if size < axis.outputs + unit]
     least = [-(-axis.outputs // unit) * unit]

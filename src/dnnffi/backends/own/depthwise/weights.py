@@ -1,7 +1,7 @@
 """A kernel for the weight gradient of a depthwise convolution, an alternative to the vendor's.
 
-One more candidate where candidates are measured. On an H200 it was the fastest for the layers of
-MobileNetV2 with a stride (`docs/convolution.md`).
+It is one more candidate if candidates are measured. On an H200 it was the fastest for the layers
+of MobileNetV2 with a stride (`docs/convolution.md`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DTYPES = ("float32", "float64")
 _THREADS = 128
 _SHARED_BYTES = 48 * 1024
 _BLOCKS = 8  # for each multiprocessor
-_MOST_POSITIONS = 2**30  # of one channel: the kernel counts on by ints, in steps far below that
+_MOST_POSITIONS = 2**30  # of one channel: the kernel counts them by ints, in steps far below this
 
 
 class DepthwiseWeightsParams(NamedTuple):
@@ -70,8 +70,9 @@ def weights_kernels(dtype: str, taps: tuple[int, int]) -> tuple[KernelSource, Ke
 
 
 class DepthwiseWeights:
-    """Runs one problem, where it `has_kernel`. Gives the same bits in every run.
+    """The kernels for a problem that `has_kernel`.
 
+    Results have the same bits in every run.
     ``workspace_bytes`` is what `run` needs.
     """
 
@@ -113,7 +114,7 @@ class DepthwiseWeights:
         self.workspace_bytes = self._parts * size if self._parts > 1 else 0
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
-        """Enqueue it."""
+        """Enqueue the kernels."""
         parts, stream = self._parts, launch.stream
         sums = at.workspace if parts > 1 else at.result
         params = self._params(dy=at.first, x=at.second, sums=sums)
@@ -126,14 +127,14 @@ class DepthwiseWeights:
             self._sum_parts((blocks,), (_THREADS,), (struct_of(of_parts),), stream=stream)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are held."""
 
     def __str__(self) -> str:
         return f"a kernel of dnnffi's; workspace {self.workspace_bytes} bytes"
 
 
 def has_kernel(problem: ConvProblem) -> bool:
-    """Whether `DepthwiseWeights` can run a problem."""
+    """Return whether `DepthwiseWeights` can run a problem."""
     spec = problem.spec
     taps = prod(spec.kernel)
     return (

@@ -34,7 +34,7 @@ class BiasSums(NamedTuple):
 
     @classmethod
     def of(cls, offsets: Sequence[int], parts: int) -> BiasSums:
-        """Return those of layers whose sums are at ``offsets``."""
+        """Return the sums of layers, which begin at ``offsets``."""
         return cls(offsets[0], offsets[1] - offsets[0] if len(offsets) > 1 else 0, parts)
 
 

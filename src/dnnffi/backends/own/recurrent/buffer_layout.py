@@ -222,9 +222,9 @@ class BufferLayout:
         return workspace.nbytes
 
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:
-        """Elements between the arrays, matrices and biases that a kernel reads of each layer.
+        """Return the elements between the arrays, matrices and biases that a kernel reads.
 
-        From layer to layer if a kernel has several; else from direction to direction.
+        They are from layer to layer if a kernel has several; else from direction to direction.
         """
         if layers == 1:
             return network.strides

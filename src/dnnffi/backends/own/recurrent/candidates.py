@@ -2,7 +2,7 @@
 
 Forward kernels are called "1", "2" and so on, the one with the least estimate first. For training
 there are pairs: "2.1" has the second forward kernel and the first backward kernel. A problem of a
-single step has kernels of its own, "step".
+single step has other kernels, "step".
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
 _VERSION = 21
-"""Of the kernels: times that were measured with another version are not used."""
+"""Version of the kernels: times that were measured with another version are not used."""
 
 _OLDEST = (8, 0)
 _CLUSTERS = (9, 0)
@@ -74,7 +74,7 @@ class _Pair(NamedTuple):
     def network(
         self, problem: RNNProblem, device: int, memory: MemoryWithGraphs, algorithm: str
     ) -> OwnNetwork:
-        """Return the compiled network; it refuses as `OwnNetwork` does."""
+        """Return the compiled network. Raises as `OwnNetwork`."""
         return OwnNetwork(problem, device, memory, cublas.load(), algorithm, *self)
 
 
@@ -140,13 +140,14 @@ class OwnCandidates:
 
         pool = ThreadPoolExecutor(len(kernels))
         for kernel in kernels:
-            pool.submit(compiled, kernel)  # who makes an executor gets the same error
+            pool.submit(compiled, kernel)  # making an executor raises the same error
         return pool.shutdown
 
     def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
-        """Why a pair need not be measured: one of its two took longer beside the same other one.
+        """Return why a pair need not be measured; an empty string if it has to be.
 
-        Times of both add up.
+        A kernel that took longer than another one, both in pairs with the same third kernel, is
+        not measured in other pairs: the times of both kernels of a pair add up.
         """
         if "." not in algorithm:
             return ""
@@ -181,7 +182,7 @@ class OwnCandidates:
                 made = self._networks.get(key, make)
                 made.check(problem)
                 return made
-            except UnsupportedError as error:  # as where others have a part of the device
+            except UnsupportedError as error:  # for example, others use a part of the device
                 refused = error
         raise refused
 
@@ -203,14 +204,14 @@ class OwnCandidates:
         self._ways.clear()
 
     def _why_not(self, problem: RNNProblem) -> str:
-        """Why our kernels do not take a problem; empty where they do."""
+        """Return why the own kernels do not run a problem; an empty string if they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
     def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | _OneStep]]:
-        """Those of `_pairs` that the problem can have. Its names are the same without dropout.
+        """Return the named `_pairs` of a problem's class of sizes that the problem can have.
 
-        They are those of its class of sizes. Nothing can be dropped between layers that run at
-        once. A problem of one step has one way.
+        Names are the same with and without dropout. Nothing can be dropped between layers that
+        run at once. A problem of one step has one candidate.
         """
         sizes, chip = size_class(problem), self.chip()
         key = problem.spec, problem.training, problem.drops, kind_of(problem), sizes, chip
@@ -235,7 +236,7 @@ class OwnCandidates:
         return named
 
     def _pairs(self, problem: RNNProblem) -> list[_Pair]:
-        """Configurations of the forward kernel and, for training, of the backward kernel.
+        """Return configurations of the forward kernel and, for training, of the backward kernel.
 
         They are the same for all rates of dropout.
         """
@@ -247,7 +248,7 @@ class OwnCandidates:
         pairs: list[_Pair] = []
         for number, mine in enumerate(forwards):
             others = backwards[number]
-            # Clusters of a backward pass have less room: also with the first other one.
+            # Clusters fit less often in a backward pass: also pair with the first other kernel.
             if not others or (others[0].cluster and number + 1 < len(forwards)):
                 others += tuple(way[0] for way in backwards[number + 1 :] if way)[:1]
             pairs += [_Pair(forward, backward) for backward, forward in product(others, mine)]
@@ -263,7 +264,7 @@ class OwnCandidates:
 
 
 def kind_of(problem: RNNProblem) -> Kind:
-    """The kind of a forward pass with products of the problem's dtype and one layer at a time."""
+    """Return the kind of a forward pass with products of the problem's dtype, a layer at a time."""
     spec, options = problem.spec, problem.options
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
@@ -275,7 +276,7 @@ def kind_of(problem: RNNProblem) -> Kind:
 
 
 def _parts(pair: str, number: int) -> tuple[str, str]:
-    """The kernel with this number of a named pair, and the other one."""
+    """Return the kernel with this number of a named pair, and the other one."""
     both = pair.split(".")
     return both[number], both[1 - number]
 
@@ -283,9 +284,9 @@ def _parts(pair: str, number: int) -> tuple[str, str]:
 def _ways(
     spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip
 ) -> list[tuple[KernelConfig, ...]]:
-    """Configurations by the layers that a launch runs: all of a network in a cluster, all, or one.
+    """Return configurations with whole rows, all layers in a cluster, all layers, and one layer.
 
-    Where all layers run at once, or where few blocks have whole rows, a few of the others suffice.
+    If all layers run at once, or if few blocks have whole rows, a few of the others suffice.
     With resets each layer has a launch: what its rows send then is not what the next layer reads.
     """
     layer = Layer(sizes.max_rows, spec.num_directions, chip)
@@ -302,7 +303,7 @@ def _ways(
 
 
 def why_not_here(memory: Any) -> str:
-    """Why our kernels cannot run on the current device; empty where they can."""
+    """Return why the own kernels cannot run on the current device; an empty string if they can."""
     if problem := memory.kernel_problem():
         return f"our own kernels {problem}"
     major, minor, _ = memory.architecture(memory.current_device())

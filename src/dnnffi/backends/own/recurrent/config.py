@@ -29,7 +29,7 @@ _MANY_RING_WORDS = 3  # of a thread
 
 
 class Chip(NamedTuple):
-    """What of a GPU matters: multiprocessors, bytes of a block's shared memory, clusters, L2."""
+    """A GPU: its multiprocessors, bytes of a block's shared memory and of L2, and clusters."""
 
     multiprocessors: int
     shared_bytes: int
@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 class Kind(NamedTuple):
     """The problem that a kernel is compiled for, without the division of its work.
 
-    ``clip`` is 0 without clipping, 1 where NaN stays, and 2 where it becomes the lower bound;
+    ``clip`` is 0 without clipping, 1 if NaN stays, and 2 if it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
     once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16. With
     ``resets`` states can be replaced between steps.
@@ -104,7 +104,7 @@ class Kind(NamedTuple):
 
     @property
     def padded(self) -> int:
-        """Hidden units in arrays of our own."""
+        """Hidden units in the arrays of the kernels: rounded up to a multiple of eight."""
         return -(-self.hidden // 8) * 8
 
     @property
@@ -119,7 +119,7 @@ class Kind(NamedTuple):
 
     @property
     def unit_values(self) -> int:
-        """What a unit exchanges for a row in a step: h, or the gradients of its gates."""
+        """Values that a unit exchanges for a row in a step: h, or the gradients of its gates."""
         return self.gates if self.backward else 1
 
     @property
@@ -176,7 +176,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def teams(self) -> int:
-        """Teams of a group, where blocks exchange shares."""
+        """Teams of a group, if blocks exchange shares."""
         return self.blocks // self.team
 
     @property
@@ -203,7 +203,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def share_words(self) -> int:
-        """Words that a block sends to another one, where blocks exchange shares."""
+        """Words that a block sends to another one, if blocks exchange shares."""
         return self.units // 8 * self.kind.octet_gates * (self.rows // 8) * 16
 
     @property
@@ -270,7 +270,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def base_shared_bytes(self) -> int:
-        """The same without weights: partial sums, the ring, and what is staged."""
+        """Shared memory of a block without weights: partial sums, the ring, and what is staged."""
         return self.shared_layout.weights_at
 
     @property
@@ -285,10 +285,10 @@ class KernelConfig(NamedTuple):
 
     @property
     def finds_places(self) -> bool:
-        """Whether a step finds the places of a thread's ring words anew, in many registers less.
+        """Whether a step computes the places of a thread's ring words again, to save registers.
 
-        By steps measured on an H100 (``own_costs.json``): faster where a thread has many words, or
-        where rows or cells need the registers; slower in the short steps of others. NVRTC 13.0
+        By steps measured on an H100 (``own_costs.json``): faster if a thread has many words, or
+        if rows or cells need the registers; slower in the short steps of others. NVRTC 13.0
         crashed on four kernels that do, and compiles them without. The blocks of all four have 5 or
         7 words of an array, or a power of two times as many.
         """
@@ -412,7 +412,7 @@ class KernelConfig(NamedTuple):
             "KEPT_SIXTEENTHS": self.kept_sixteenths,
             "STREAM_RING": self.stream_ring,
             "LAYERS": kind.layers,
-            # What follows from them, and is needed here too.
+            # Constants that follow from those above, and that Python needs too.
             "PADDED": kind.padded,
             "TEAMS": self.teams,
             "BLOCKS": self.blocks,
@@ -442,7 +442,8 @@ class KernelConfig(NamedTuple):
 def of_whole_rows(kind: Kind, rows: int, parts: int, blocks: int = 1) -> KernelConfig:
     """Return the division of groups of ``rows`` rows and at most ``blocks`` blocks, by FMA.
 
-    ``parts`` threads compute a unit. Of one block, a few warps behind them fill and empty the ring.
+    ``parts`` threads compute a unit. In a group of one block, a few more warps fill and empty the
+    ring.
     """
     units = -(-kind.padded // blocks // 8) * 8
     warps, cluster = -(-units * parts // 32), kind.padded > units

@@ -15,19 +15,19 @@ from dnnffi.backends.own.recurrent.config import (
 )
 
 _OTHER_REGISTERS = 127
-"""Of a thread, for all but weights: with these almost no kernel moves registers to memory."""
+"""Registers of a thread for all but weights: with these almost no kernel spills registers."""
 
 _TEAM_REGISTERS = 85
-"""The same where teams exchange shares, for all but weights, sums and cells."""
+"""Registers of a thread for all but weights, sums and cells, if teams exchange shares."""
 
 MAX_LOADS = 8
 """Words that a thread has in flight (``gather.cuh``), and the most that it gathers of a chunk."""
 
 _PLACE_REGISTERS = 40
-"""Registers of `_TEAM_REGISTERS` that are free where places of the ring's words are found anew."""
+"""Registers of `_TEAM_REGISTERS` that are free with `KernelConfig.finds_places`."""
 
 _LEAST_FREE = -28
-"""What `free_registers` says where a kernel still moves next to no registers to memory."""
+"""Least `free_registers` with which a kernel still spills almost no registers."""
 
 _STREAMED_AHEAD_BYTES = 48 << 10
 """Weights that a block has on their way from L2: as many as L2 sends it until the first arrive."""
@@ -37,11 +37,11 @@ _MAX_TEAM_BLOCKS = 16
 """The largest number of blocks of a team, which exchange the gradients of all gates."""
 
 _MOST_ADDED = 4
-"""Words of a share that a thread adds up."""
+"""Limit of the words of a share that a thread adds up."""
 
 _KEPT_DIVISOR = 4
-"""The bytes of L2 divided by it are those that L2 is asked to keep of weights for which it has no
-room. On an H100 steps of LSTMs with H 3072 and H 4096 took longer with twice as many."""
+"""Divisor of the bytes of L2: the quotient is what L2 is asked to keep of weights that do not fit
+in it. On an H100 steps of LSTMs with H 3072 and H 4096 took longer with twice as many."""
 
 _KEPT_IN_L2 = 0.68
 """The share of L2 that keeps what a step reads until the next step, fitted to steps on an H100."""
@@ -110,9 +110,9 @@ def set_streaming(config: KernelConfig, layer: Layer) -> KernelConfig:
 
     These are ``far``, ``stream_ring`` and ``kept_sixteenths``.
 
-    It is far if L2 does not keep what blocks read until the next step. Then some of the memory of
-    weights that stay is used to ask for the others ahead; so it is in chunks, whose products are
-    faster than L2. Elsewhere weights that stay gained more.
+    A configuration is far if L2 does not keep what blocks read until the next step. Then some of
+    the memory of weights that stay is used to ask for the others ahead; so it is in chunks, whose
+    products are faster than L2. Elsewhere weights that stay gained more.
     """
     config = config._replace(k_shared=config.k_shared + config.stream_ring, stream_ring=0)
     far = _is_far(config, layer)
@@ -143,12 +143,12 @@ def _is_far(config: KernelConfig, layer: Layer) -> bool:
 
 
 def least_units(kind: Kind, blocks: int) -> int:
-    """Units of a block, if ``blocks`` of them have all units of a layer."""
+    """Return the units of a block, if ``blocks`` of them have all units of a layer."""
     return max(8, -(-kind.padded // blocks // 8) * 8)
 
 
 def _with_weights(empty: KernelConfig, chip: Chip) -> KernelConfig:
-    """With as many weights as there is room for in registers, then in shared memory."""
+    """Return the configuration with as many weights as fit in registers, then in shared memory."""
     k_registers = steps_in_registers(empty)
     left = chip.shared_bytes - empty.base_shared_bytes
     k_shared = min(empty.warp_k - k_registers, left // empty.shared_step_bytes)
@@ -156,33 +156,33 @@ def _with_weights(empty: KernelConfig, chip: Chip) -> KernelConfig:
 
 
 def steps_in_registers(empty: KernelConfig) -> int:
-    """How many of a warp's steps of k have their weights in registers.
+    """Return how many of a warp's steps of k have their weights in registers.
 
-    What the rest of a step leaves. One step of k too many costs more than it gains: the compiler
-    then moves registers to memory and back in every step.
+    They have the registers that the rest of a step leaves. One step of k too many costs more than
+    it gains: the compiler then moves registers to memory and back in every step.
     """
     return min(empty.warp_k, max(0, free_registers(empty)) // step_registers(empty))
 
 
 def step_registers(empty: KernelConfig) -> int:
-    """Registers of a thread for the weights of a step of k; strict ones are two each."""
+    """Return a thread's registers for the weights of a step of k; strict weights take two each."""
     return 8 * empty.warp_tiles * (2 if empty.kind.strict else 1)
 
 
 def row_registers(config: KernelConfig) -> int:
-    """About what a thread needs where a block has whole rows: weights, and the rest of a step."""
+    """Estimate the registers of a thread for whole rows: of weights, and of the rest of a step."""
     kind = config.kind
     staged, sums = kind.unit_values * kind.padded // 4, 1 if kind.backward else kind.gates
     return sums * -(-staged // config.parts) * 4 + 28 + 16 * kind.gates
 
 
 def free_registers(empty: KernelConfig) -> int:
-    """What is left of a thread's registers for weights; less than nothing where sums take too many.
+    """Return the registers of a thread left for weights; negative if sums take too many.
 
     Blocks that exchange shares of eight rows without teams need fewer for the rest. Many rows have
     more sums, words in flight and words of the ring than `_OTHER_REGISTERS` are for: by what the
     compiler says of 40 kernels, it takes 12 for each word of the ring but the first; the places of
-    more than three are found anew (`KernelConfig.finds_places`).
+    more than three are computed again in each step (`KernelConfig.finds_places`).
     """
     room = min(255, 65536 // empty.threads)
     sums = empty.warp_tiles * empty.rows // 2

@@ -28,7 +28,7 @@ _MOST_BLOCKS = 2**16 - 1  # in the second and third dimension
 
 
 class Generator(StatesInOrder):
-    """The random numbers of our own dropout on one device, whose state a forward pass moves on."""
+    """The random numbers of the own dropout on one device; a forward pass advances their state."""
 
     def __init__(self, memory: MemoryWithGraphs, device: int, seed: int) -> None:
         super().__init__(memory, device)
@@ -38,7 +38,7 @@ class Generator(StatesInOrder):
 
     @property
     def address(self) -> int:
-        """Where the state is."""
+        """Address of the state in device memory."""
         return int(self._states.data.ptr)
 
     def _launch(self, stream: Stream) -> Launch:
@@ -46,7 +46,7 @@ class Generator(StatesInOrder):
 
 
 def checked_generator(generator: Any, device: int) -> Generator:
-    """Return the generator of a problem that drops; ``ValueError``, ``TypeError`` for another."""
+    """Return the generator of a problem that drops. `ValueError` or `TypeError` for another one."""
     if generator is None:
         raise ValueError("generator: a problem with dropout needs random numbers")
     if not isinstance(generator, Generator):
@@ -115,7 +115,7 @@ class Dropout:
         )
 
     def take(self, launch: Launch, taken: int) -> None:
-        """Keep the state in ``taken`` for the masks of one forward, and move it on."""
+        """Enqueue the copy of the state to ``taken`` for a forward pass, and advance the state."""
         params = TakeMasksParams(state=self._state, taken=taken, masks=self._masks)
         self._take((1,), (1,), (struct_of(params),), stream=launch.stream)
 
@@ -128,7 +128,7 @@ class Dropout:
         tables: tuple[int, int],
         layer: int,
     ) -> None:
-        """``source``, of the shape of a layer's y, by the mask of that layer's y."""
+        """Enqueue dropout of ``source``, of the shape of a layer's y, by the mask of that y."""
         params = self._params._replace(
             source=source,
             target=target,

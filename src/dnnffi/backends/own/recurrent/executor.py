@@ -1,12 +1,12 @@
-"""Execution of a recurrent network by our own kernels, layer by layer, on the arrays of a call.
+"""Execution of a recurrent network by the own kernels, layer by layer, on the arrays of a call.
 
-For each layer the products of x of all steps, then one kernel for all steps of both directions. A
-backward pass is a kernel for all steps, then the products that give dx; the gradients of the
-weights are products again, which need not wait for each other. If one kernel has all layers at
-once, only the first layer has products of x, and of dx. What kernels exchange is stored in the
-workspace and cleared by every call; on ragged rows a forward pass may clear it in the reserve space
-for its backward pass (`BufferLayout`). So streams, threads, graphs and launches that failed share
-no state.
+A forward pass runs, for each layer, the products of x of all steps, then one kernel for all steps
+of both directions. A backward pass is a kernel for all steps, then the products that give dx; the
+gradients of the weights are products again, which need not wait for each other. If one kernel has
+all layers at once, only the first layer has products of x, and of dx. What kernels exchange is
+stored in the workspace and cleared by every call; on ragged rows a forward pass may clear it in the
+reserve space for its backward pass (`BufferLayout`). So streams, threads, graphs and launches that
+failed share no state.
 
 `OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
 takes arithmetic alone.
@@ -84,7 +84,7 @@ class MatrixPlace(NamedTuple):
 
 
 class OwnNetwork:
-    """A network on our own kernels, on one device, ready for any sizes.
+    """A network on the own kernels, on one device, ready for any sizes.
 
     ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
     have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` configure the
@@ -132,7 +132,7 @@ class OwnNetwork:
                     self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
         self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
-        # What follows is the same for all sizes, and not to be computed anew for each.
+        # Constants for all sizes: a new size does not compute them again.
         self.position_bytes = kind.padded * self.item_bytes
         """Bytes of the units of one position in arrays of the kernels."""
         columns = kind.saved if kind.training else kind.gates
@@ -185,7 +185,7 @@ class OwnNetwork:
         return OwnRNNExecutor(self, problem, generator, is_exact)
 
     def buffers(self, layout: RowLayout, is_exact: bool) -> BufferLayout:
-        """Return where things lie in the buffers of a batch.
+        """Return the layout of the buffers of a batch.
 
         Unless ``is_exact`` it is shared by all sizes up to the same `Bounds`, and kept.
         """
@@ -273,7 +273,7 @@ class OwnRNNExecutor(AddressExecutor):
             self._dropout = network.dropout.bind(problem, layout, self.generator)
 
     def _table_addresses(self, kept: int) -> TableAddresses:
-        """The addresses of the tables of packed rows; zeros for dense rows."""
+        """Return the addresses of the tables of packed rows; zeros for dense rows."""
         tables = self._layout.tables
         return _NO_TABLES if tables is None else tables.addresses(kept + self._buffers.tables)
 
@@ -583,7 +583,7 @@ class OwnRNNExecutor(AddressExecutor):
             self._memory.clear(address, nbytes, launch.stream)
 
     def close(self) -> None:
-        """Nothing native is held: the network keeps it for all sizes."""
+        """Do nothing: the network holds the native resources, for all sizes."""
 
 
 def _set_shared(

@@ -20,13 +20,13 @@ class Buffer:
         self.nbytes = 0
 
     def add(self, nbytes: int) -> int:
-        """The offset of a new part."""
+        """Return the offset of a new part."""
         at = self.nbytes
         self.nbytes = at + (nbytes + _ALIGNMENT - 1 & -_ALIGNMENT)
         return at
 
     def add_all(self, *sizes: int) -> list[int]:
-        """The offsets of new parts, one after the other: as `add` of each."""
+        """Return the offsets of new parts, one after the other, as `add` does for each."""
         at, found = self.nbytes, []
         for nbytes in sizes:
             found.append(at)
@@ -38,7 +38,7 @@ class Buffer:
 class LayerWeights(NamedTuple):
     """Bytes from the flat weights to those of a layer: of its first direction, and to the next.
 
-    Offsets of biases that are not there are 0.
+    Offsets of absent biases are 0.
     """
 
     w_ih: int
@@ -50,7 +50,7 @@ class LayerWeights(NamedTuple):
 
 
 def layer_weights(spec: RNNSpec) -> list[LayerWeights]:
-    """The weights of each layer, in cuDNN's layout without projections."""
+    """Return the weights of each layer, in cuDNN's layout without projections."""
     size, each = ITEM_SIZES[spec.dtype], spec.arrays_per_direction
     offsets = [block.offset * size for block in weight_layout(spec, "cudnn").blocks()]
     found = []
@@ -66,13 +66,14 @@ def layer_weights(spec: RNNSpec) -> list[LayerWeights]:
 class LayerArrays(NamedTuple):
     """Offsets of what one layer leaves, in bytes; its directions follow each other.
 
-    gates : [D, positions, columns, padded]: the products of x, then what a training forward saves,
-        then the gradients of the gates
+    gates : [D, positions, columns, padded]: the products of x, then what a training forward pass
+        saves, then the gradients of the gates
     c_before, h_before : [D, positions, padded]: the state before each step; in training
     bias_sums : float32 [D * parts, columns, padded]: what a backward kernel leaves of the biases
-    y : [positions, D * H], except of the last layer, whose y is the caller's array. Behind the
+    y : [positions, D * H], except of the last layer, whose y is the caller's array. After the
         other arrays, so that these lie at constant distances from layer to layer
-    dropped : y as the next layer reads it: in y's place, but a plain cell's backward needs y too
+    dropped : y as the next layer reads it: in y's place, unless the backward pass needs y too, as
+        that of a plain cell does
     """
 
     gates: int

@@ -1,7 +1,7 @@
 """Conversion of recurrent matrices to float16, for forward passes in float32 that multiply float16.
 
-It precedes the kernel of a layer, together with the search for the largest element of each row of
-h_0: see ``narrow.cu``.
+The conversion precedes the kernel of a layer, together with the search for the largest element of
+each row of h_0: see ``narrow.cu``.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class NarrowMatrices(NamedTuple):
         self._run(launch, w_hh, to, kernel.rows, kernel.directions, stride)
 
     def measure(self, launch: Launch, h_0: int, workspace: int) -> None:
-        """Enqueue the search for the largest of each row of h_0, the layer's states."""
+        """Enqueue the search for the largest element of each row of h_0, the layer's states."""
         rows = self.narrow_kernel.directions * self.batch
         self._run(launch, h_0, (0, workspace + self.state_scales), rows)
 
     def measure_resets(self, launch: Launch, reset_h: int, rows: int, workspace: int) -> None:
-        """Enqueue the same of the layer's states of resets, of ``rows`` rows a direction."""
+        """Enqueue the search in the layer's states of resets, of ``rows`` rows a direction."""
         all_rows = self.narrow_kernel.directions * rows
         self._run(launch, reset_h, (0, workspace + self.reset_scales), all_rows)
 

@@ -1,7 +1,7 @@
 """The forward pass of networks with a single step: one kernel for each layer.
 
-With no other step the weights need not stay on the chip, and blocks have nothing to tell each
-other: see ``one_step.cu``. `one_step_training` adds the backward pass.
+With no other step the weights need not stay on the chip, and blocks exchange nothing: see
+``one_step.cu``. `one_step_training` adds the backward pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dnnffi.spec.size_class import SizeClass
 from dnnffi.spec.weights import weight_layout
 
 MAX_ROWS = 256
-"""Of a problem: of more, a product of a library reads the matrices fewer times."""
+"""Limit of the rows of a problem. With more, a library's product reads the matrices fewer times."""
 
 _WARPS = 8
 _ROWS = 8, 16, 32, 64
@@ -50,21 +50,21 @@ class Division(NamedTuple):
 
     @property
     def octets(self) -> int:
-        """Of the hidden units of a block: as many as fill a tile."""
+        """Octets of hidden units of a block: as many as fill a tile."""
         return 2 if self.kind.plain else 1
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * _WARPS
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: the partial sums of all warps."""
+        """Shared memory of a block: the partial sums of all warps."""
         return _WARPS * self.octets * self.kind.gates * self.rows * 8 * 4
 
     def blocks(self, batch: int, directions: int) -> int:
-        """Of a launch."""
+        """Return the blocks of a launch."""
         return -(-self.kind.hidden // (8 * self.octets)) * -(-batch // self.rows) * directions
 
     def kernel(self) -> KernelSource:
@@ -91,10 +91,10 @@ class Division(NamedTuple):
 def division(
     kind: Kind, inputs: int, batch: int, directions: int, multiprocessors: int
 ) -> Division:
-    """The division of a layer: as few rows a block as there are multiprocessors for.
+    """Return the division of a layer: as few rows a block as there are multiprocessors for.
 
-    Each block reads all weights of its units. Warps are shared between x and h_0 as their steps of
-    k are.
+    Each block reads all weights of its units. Warps are divided between x and h_0 in proportion to
+    their steps of k.
     """
     step = 4 * WORD_BYTES // ITEM_SIZES[kind.dtype]
     of_x, of_h = -(-inputs // step), -(-kind.hidden // step)
@@ -107,7 +107,7 @@ def division(
 def divisions(
     problem: RNNProblem, kind: Kind, max_rows: int, multiprocessors: int
 ) -> tuple[Division, ...]:
-    """Return those of the layers of a network, one for each size of an input."""
+    """Return the divisions of the layers of a network, one for each number of inputs."""
     spec = problem.spec
     where = max_rows, spec.num_directions, multiprocessors
     sizes = map(spec.layer_input_size, range(spec.num_layers))
@@ -172,12 +172,12 @@ class OneStepNetwork:
     def bind(
         self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
     ) -> OneStepLayers:
-        """Return the executor of a problem of one step; nothing is drawn in an inference."""
+        """Return the executor of a problem of one step; inference draws no random numbers."""
         self.check(problem)
         return OneStepExecutor(self, problem)
 
     def close(self) -> None:
-        """Nothing native is held."""
+        """Do nothing: no native resources are held."""
 
 
 class OneStepLayers(AddressExecutor):
@@ -227,7 +227,7 @@ class OneStepLayers(AddressExecutor):
         )
 
     def close(self) -> None:
-        """Nothing native is held."""
+        """Do nothing: no native resources are held."""
 
 
 class OneStepExecutor(OneStepLayers):

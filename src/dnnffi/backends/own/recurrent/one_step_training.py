@@ -1,7 +1,7 @@
-"""The training of networks with a single step: forward as in `one_step`, and a backward pass.
+"""Training of networks with a single step: the forward pass of `one_step`, and a backward pass.
 
 A backward kernel computes the gradients of the gates of a layer, each cell alone
-(``one_step_gradients.cu``); matrix products give the rest, as branches of a graph where the call is
+(``one_step_gradients.cu``); matrix products give the rest, as branches of a graph if the call is
 captured. The reserve space has the state of dropout, and for each layer ``saved``, the gradients of
 its products of x and, of a GRU, those of h_0 in the shapes of that file, sums for the biases, and y
 unless the layer is the last one.
@@ -63,7 +63,7 @@ class ProductAlgorithms(NamedTuple):
 class LayerProducts(NamedTuple):
     """The products of a backward pass of [batch, columns], x or h_0, and their matrices.
 
-    data : its gradient, from those of the gates and the matrices
+    data : the gradient of x or h_0, from those of the gates and the matrices
     weights : the gradients of the matrices
     """
 
@@ -72,7 +72,7 @@ class LayerProducts(NamedTuple):
 
     @classmethod
     def of(cls, products: RowsProducts, gates: int, columns: int) -> LayerProducts:
-        """Return those of matrices [gates, columns], of all gates."""
+        """Return the products of matrices [gates, columns], of all gates."""
         of_gates, factor = Matrix(None, gates), Matrix(None, columns)
         matrices = Matrix(gates, columns)
         transposed = of_gates._replace(transposed=True)
@@ -149,7 +149,7 @@ class OneStepTrainingNetwork(OneStepNetwork):
         self.products = {
             each: LayerProducts.of(self._all_products, gates, each) for each in columns
         }
-        # A batch with a new number of rows asks the library for nothing.
+        # A batch with a new number of rows then asks the library for nothing.
         for products in self.products.values():
             for rows in _ROW_BOUNDS:
                 products.choose(rows)
@@ -312,7 +312,7 @@ class OneStepTrainingExecutor(OneStepLayers):
         )
 
     def _dx(self, launch: Launch, layer: int, dx: int, at: BackwardDataAddresses) -> None:
-        """Enqueue dx of a layer: the sum over its directions, and what dropout makes of it."""
+        """Enqueue dx of a layer: the sum over its directions, then dropout of the layer below."""
         of_layer, room = self._layers[layer], self._rooms[layer]
         columns, weights = of_layer.division.inputs, of_layer.weights
         product, chosen = self._network.products[columns].data, self._chosen[columns].data
@@ -329,7 +329,7 @@ class OneStepTrainingExecutor(OneStepLayers):
             self._dropout.drop(launch, dx, dx, taken, _NO_TABLES, layer - 1)
 
     def _dh_0(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        """Enqueue dh_0 of all layers. Of a GRU its kernel has left the other part there."""
+        """Enqueue dh_0 of all layers. For a GRU the kernel has stored the other part there."""
         kind = self._network.kind
         product, chosen = self._network.products[kind.hidden].data, self._chosen[kind.hidden].data
         for layer, (of_layer, room) in enumerate(zip(self._layers, self._rooms, strict=True)):
@@ -345,7 +345,7 @@ class OneStepTrainingExecutor(OneStepLayers):
                 )
 
     def _works_of_weights(self, at: BackwardWeightsAddresses, accumulate: bool) -> list[Work]:
-        """Return what need not wait for each other: gradients of weights, of x, of h, of biases."""
+        """Return works that may run at once: the gradients of w_ih, of w_hh and of the biases."""
         works: list[Work] = [
             partial(self._dw_ih, at=at, accumulate=accumulate),
             partial(self._dw_hh, at=at, accumulate=accumulate),
@@ -373,7 +373,7 @@ class OneStepTrainingExecutor(OneStepLayers):
             x = at.reserve + room.y
 
     def _dw_hh(self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool) -> None:
-        """Enqueue the gradients of the recurrent matrices: zeros where h_0 is."""
+        """Enqueue the gradients of the recurrent matrices, which are zeros if h_0 is."""
         kind = self._network.kind
         product, chosen = self._network.products[kind.hidden], self._chosen[kind.hidden]
         matrix_bytes = kind.gates * kind.hidden**2 * self._network.item_bytes

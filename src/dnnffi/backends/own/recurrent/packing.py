@@ -45,7 +45,7 @@ TableAddresses = tuple[int, int, int]
 
 
 class Packing:
-    """Makes tables, and copies padded rows to packed ones and back.
+    """The kernels that make tables, and copy padded rows to packed ones and back.
 
     Elements have ``item_bytes`` bytes; rows of x and of y, of one step, have ``x_bytes`` and
     ``y_bytes``.
@@ -92,7 +92,7 @@ class Packing:
         ``x`` and ``y`` are addresses of the caller's arrays. Past the ends of rows y is filled with
         zeros; the kernel of the last layer writes the rest. Rows that are packed already are
         neither copied nor filled. What the groups of both kernels exchange is cleared. ``lengths``
-        is the address of lengths in device memory, 0 where the host has them.
+        is the address of lengths in device memory, 0 if the host has them.
         """
         tables = layout.tables
         assert tables is not None

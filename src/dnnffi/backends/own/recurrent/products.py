@@ -42,19 +42,19 @@ def layer_products(kind: Kind, inputs: int) -> dict[str, Operands]:
     x, h = Matrix(None, inputs), Matrix(None, hidden, leading=padded)
 
     def matrices(gates: int, columns: int) -> Matrix:
-        """The matrices of ``gates`` gates, as the flat weights have them."""
+        """Return the matrices of ``gates`` gates, as the flat weights have them."""
         if padded == hidden:
             return Matrix(gates * hidden, columns)
         return Matrix(hidden, columns, batch_stride=hidden * columns)
 
     def of_gates(gates: int, *, transposed: bool) -> tuple[Matrix, int]:
-        """The first gates of all positions, and the batch that they form."""
+        """Return the first gates of all positions, and the batch that they form."""
         if padded == hidden:
             return Matrix(None, gates * hidden, width, transposed=transposed), 1
         return Matrix(None, hidden, width, padded, transposed), gates
 
     def gradients(gates: int, factor: Matrix) -> Operands:
-        """The gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
+        """Return the gradients of the matrices of ``gates`` gates, from the gates' and a factor."""
         left, batch = of_gates(gates, transposed=True)
         return Operands(left, factor, matrices(gates, factor.columns), batch)
 

@@ -1,8 +1,8 @@
 """The few configurations that are worth measuring, those with the least estimates first.
 
 All divisions that fit on the device are compared by the cost model. Of those that gather words, a
-typical one of each shape is compared first: of how many units, rows and sub-tiles a block has. The
-tuner measures what is left.
+typical one of each shape (units, rows and sub-tiles of a block) is compared first. The tuner
+measures what is left.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAX_OF_SHAPE = 2
 """Kernels of one shape, way to exchange and number of warps that are measured."""
 
 _FEW_PARTS = 2
-"""Parts of k of a forward pass in clusters: a kernel with at most so many is measured, and one with
-more. Each cell adds up as many partial sums, whose cost is estimated as too low."""
+"""Parts of k of a forward pass in clusters: a kernel with at most this number is measured, and one
+with more. Each cell adds up one partial sum per part, whose cost is estimated as too low."""
 
 _MAX_SHAPES = 6
 """Shapes of blocks that gather words whose divisions among warps are all compared."""
@@ -178,8 +178,8 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
 def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     """Return configurations without tensor cores, for layers whose weights fit into few blocks.
 
-    Of one block, with as few rows as keep all rows on the chip; or else of a cluster, with one row:
-    with more, tensor cores were as fast or faster.
+    A group is one block, with as few rows as keep all rows on the chip; or else a cluster, with one
+    row: with more, tensor cores were as fast or faster.
     """
     if kind.layers > 1:
         return ()
@@ -220,10 +220,10 @@ def select_layer_clusters(kind: Kind, layer: Layer, layers: int) -> tuple[Kernel
 def select_layers_at_once(
     kind: Kind, layer: Layer, layers: int, steps: int
 ) -> tuple[KernelConfig, ...]:
-    """Return kernels that run all layers of a network at once, where it can be faster.
+    """Return kernels that run all layers of a network at once, if that can be faster.
 
-    That is where all groups have room on the chip at once with all of their weights, and a step of
-    all layers is expected to take less time than one of each. The one with the least estimate, and
+    It can if all groups fit on the chip at once with all of their weights, and a step of all layers
+    is expected to take less time than one of each. They are the one with the least estimate, and
     one of half as many blocks: together these read half as many words from L2.
     """
     alone = find_gathers(kind, layer)

@@ -63,7 +63,7 @@ CONSTANTS: dict[str, Constant] = {
 
 _SHAPE = Struct("<10q6i")
 _POSITIONS = 0
-"""Stands for the number of positions, which a launch brings."""
+"""Placeholder for the number of positions, which a launch provides."""
 
 
 class ProductShape(NamedTuple):

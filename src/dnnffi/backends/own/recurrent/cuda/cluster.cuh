@@ -9,7 +9,7 @@
 
    Why no block reads early: the phase of an exchange ends after the stores that it counts.
    Why no block overwrites what is still to be read: a block sends exchange e + 2 only after all of
-   e + 1 arrived, and each block sent its part of e + 1 behind a barrier of its threads that follows
+   e + 1 arrived, and each block sent its part of e + 1 after a barrier of its threads that follows
    their products of e.
    Why a phase counts the words of one exchange only: those of e + 2 come, as was said, after e + 1
    is complete, of which the block itself sent a part after its own phase e had ended. Words may come

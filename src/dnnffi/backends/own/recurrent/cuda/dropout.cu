@@ -1,6 +1,6 @@
 /* Dropout of elements of a layer's y, by a random number for each, which follows from
    the state's seed, how many masks it has drawn before, and the element's place in [T, B, units]: not
-   from how rows are packed or a layer is divided. A backward draws the numbers of its forward again.
+   from how rows are packed or a layer is divided. A backward pass draws its forward pass's numbers again.
 
    Philox4x32-10: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 

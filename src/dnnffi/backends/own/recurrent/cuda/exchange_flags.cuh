@@ -14,7 +14,7 @@
    Data-types"); only of `b128`, which CUDA 12.3 and newer have.
    Why no block overwrites what is still to be read: a block writes step e + 2 into the slot of step
    e only after it has read all of step e + 1, and each block wrote its part of e + 1 only after it
-   had read all of e (all of its threads pass a barrier in between, behind the products).
+   had read all of e (all of its threads pass a barrier in between, after the products).
    Why no block waits forever: all blocks of a launch are on the device at once (a cooperative
    launch), each waits only for words of the step before, and those of the first step are written
    before any block waits.
@@ -100,7 +100,7 @@ template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
 
 /* The same, and NaN in each 32 bits if words are `late`. Each element takes an instruction. Where `untagged`
    alone lies between a load and a store to shared memory, the compiler keeps the last element in another
-   register, and copies it there right behind the load: it waits for the word before it issues other loads. */
+   register, and copies it there right after the load: it waits for the word before it issues other loads. */
 DEVICE uint4 received(uint4 word, bool late)
 {
     const u32 missing = late ? NAN_BITS<> : 0;

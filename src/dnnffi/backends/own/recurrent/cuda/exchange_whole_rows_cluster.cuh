@@ -3,7 +3,7 @@
    its gates, is staged in all blocks by who computed it, in two places in turn.
 
    `cluster.cuh` proves that no thread reads early, and that no word is overwritten before it is read, for
-   blocks that send behind a barrier of their threads. Here each thread sends its part of exchange e + 1 after
+   blocks that send after a barrier of their threads. Here each thread sends its part of exchange e + 1 after
    its own products of e, so that a phase ends only when all threads have read e. */
 
 #include "cluster.cuh"

@@ -14,7 +14,7 @@
 
 namespace dnnffi {
 
-/* Of a factor beyond these, the reciprocal over STATE_SCALE, or times it, is not a normal number. */
+/* Bounds of a factor's exponent: beyond, its reciprocal over or times STATE_SCALE is not a normal number. */
 constexpr int MOST_UP = 111, MOST_DOWN = 112;
 
 struct NarrowParams

@@ -109,7 +109,7 @@ struct Weights
     DEVICE void end_stream() const {}
     DEVICE void release() const {}
 
-    /* Those of the block's units, of a gate. */
+    /* Reads the rows of the block's units from the matrix of a gate. */
     DEVICE static void read_rows(const Matrices &matrices, float *to, int gate)
     {
         const int first = matrices.first_unit, left = (HIDDEN - first) * HIDDEN;

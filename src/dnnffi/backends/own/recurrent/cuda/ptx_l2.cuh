@@ -17,7 +17,7 @@ DEVICE uint4 load_word(const uint4 *at)
     return word;
 }
 
-/* The same, but leaves `word` as it is unless it is `wanted`. There is no branch and no copy of `word`, behind
+/* The same, but leaves `word` as it is unless it is `wanted`. There is no branch and no copy of `word`, after
    either of which the compiler waits for a word before it asks for the next one. */
 DEVICE void load_word_if(bool wanted, uint4 &word, const uint4 *at)
 {

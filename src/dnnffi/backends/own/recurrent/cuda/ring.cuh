@@ -4,7 +4,7 @@
    a step does wait for the inputs that it requested: groups of copies complete in order, and groups of
    weights follow. L2 has these inputs by then.) A slot of the ring has words of each array.
 
-   Inputs that L2 has to fetch from device memory delay the words of h that are requested behind them,
+   Inputs that L2 has to fetch from device memory delay the words of h that are requested after them,
    presumably since what a multiprocessor reads comes back in order. L2 is asked for inputs PREFETCH_STEPS
    steps before they are requested; not in a CLUSTER, without tensor cores, and in teams of several blocks,
    where it gained nothing.

@@ -16,7 +16,7 @@ namespace dnnffi {
 constexpr int MATRIX_ROW = NARROW ? PADDED : HIDDEN; /* elements from one row to the next */
 
 /* The recurrent matrices of a block's layer. Of several LAYERS those of its x, or backward those of
-   the layer above, lie just before them, or behind. `layer` is its number in the order in which layers
+   the layer above, lie just before them, or just after. `layer` is its number in the order in which layers
    begin; the first has no other to read. */
 struct Matrices
 {
