@@ -1,6 +1,6 @@
 """Copies of large arrays to and from mapped memory, in parts, on a few threads.
 
-One thread copies fewer bytes a second than the memory takes.
+One thread copies fewer bytes a second than the memory accepts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dnnffi.execution.cache import Once
 from dnnffi.operating_system import num_usable_cores
 
 PART = 1 << 20
-"""Bytes of a part. Arrays of fewer than two have no help, which would cost more than it saves."""
+"""Bytes of a part. The caller copies arrays of fewer than two parts alone, which is faster."""
 
 MOST_THREADS = 4
-"""That copy an array, the caller among them."""
+"""Limit of the threads that copy an array, the caller among them."""
 
 _pools: Once[None, ThreadPoolExecutor] = Once()
 
 
 def helpers() -> int:
-    """Threads that help the caller: none on two cores, where they were no faster."""
+    """Return the threads that help the caller: none on two cores, where they were no faster."""
     return max(1, min(MOST_THREADS, num_usable_cores() // 2)) - 1
 
 
@@ -48,7 +48,7 @@ class Copy:
         try:
             pool = _pools.get(None, lambda: ThreadPoolExecutor(MOST_THREADS, "dnnffi copy"))
             self._futures = [pool.submit(self._take) for _ in range(min(helpers(), count - 1))]
-        except RuntimeError:  # no more threads, as where the interpreter shuts down
+        except RuntimeError:  # no more threads, for example while the interpreter shuts down
             pass
 
     def _take(self) -> None:

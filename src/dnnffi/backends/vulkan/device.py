@@ -22,17 +22,17 @@ INSTALL_DRIVER = (
 )
 
 MOST_POLLS = 100
-"""How often a thread asks a GPU for results before it sleeps, which takes longer to end."""
+"""Polls of a GPU for results before a thread sleeps, which takes longer to end."""
 
 MOST_STEPS = 4096
 """Steps of a chunk of a sequence: each has a number in a buffer of the device."""
 
-# Those of wgpu that have compute shaders with storage buffers without exception, as OpenGL has not.
+# The APIs of wgpu that always have compute shaders with storage buffers; OpenGL does not.
 _APIS = ("Vulkan", "Metal", "D3D12")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
 _MOST_BYTES = 2**32 - 4
-"""Of a buffer: kernels count elements of four bytes, and some drivers report no limit at all."""
+"""Limit of a buffer: kernels count elements of four bytes, and some drivers report no limit."""
 
 _SUBGROUP = "subgroup"
 _SUBGROUP_SIZE = """
@@ -55,7 +55,7 @@ class Adapter(NamedTuple):
 
 
 def wgpu_module() -> Any:
-    """The package wgpu; `LibraryNotFoundError` with the install command where there is none."""
+    """Import the package wgpu. `LibraryNotFoundError`, with the install command, without it."""
     try:
         with import_lock:
             return import_module("wgpu")
@@ -73,7 +73,7 @@ def _of(adapter: Any) -> Adapter:
 
 
 def _found() -> list[tuple[Adapter, Any]]:
-    """The adapters, discrete GPUs first, software last."""
+    """Return the adapters, discrete GPUs first, software last."""
     found = [(_of(one), one) for one in wgpu_module().gpu.enumerate_adapters_sync()]
     taken = [(adapter, one) for adapter, one in found if adapter.api in _APIS]
     if not taken:
@@ -86,12 +86,12 @@ def _found() -> list[tuple[Adapter, Any]]:
 
 
 def adapters() -> list[Adapter]:
-    """The adapters in the order of their numbers; `LibraryNotFoundError` without any."""
+    """Return the adapters in the order of their numbers; `LibraryNotFoundError` without any."""
     return [adapter for adapter, _ in _found()]
 
 
 class Device:
-    """An open adapter. Of the process that opened it: a forked child is refused."""
+    """An open adapter, for the process that opened it: a forked child is refused."""
 
     def __init__(self, index: int, adapter: Adapter, native: Any) -> None:
         self.index = index
@@ -125,7 +125,7 @@ class Device:
         self.lost = False
         self._pipelines: Once[str, Pipeline] = Once()
         self.subgroup = self._subgroup_size() if _SUBGROUP in self.native.features else 0
-        """Invocations of a subgroup, where kernels may use it."""
+        """Invocations of a subgroup; 0 if kernels may not use subgroups."""
 
     @contextmanager
     def errors(self, doing: str, what: object = "") -> Iterator[None]:
@@ -155,19 +155,19 @@ class Device:
             raise VulkanError(f"{self.adapter}: {doing.format(what)}: {text}") from error
 
     def unsupported(self, limit: str) -> UnsupportedError:
-        """The error for what this adapter, or the backend, does not have."""
+        """Return the error for what this adapter, or the backend, does not have."""
         return UnsupportedError("Vulkan", self.version_text, limit)
 
     @property
     def version_text(self) -> str:
-        """The adapter, where an error has a library's version."""
+        """The adapter, in words: errors have it in place of a library's version."""
         return f"on {self.adapter}"
 
     def __str__(self) -> str:
         return str(self.adapter)
 
     def buffer(self, what: str, nbytes: int, usage: int, mapped: bool = False) -> Any:
-        """A buffer of zeros; `VulkanError` naming ``what`` where there is no memory for it."""
+        """Return a buffer of zeros. `VulkanError`, naming ``what``, without memory for it."""
         if nbytes > self.most_bytes:
             raise self.unsupported(
                 f"{what} takes {nbytes} bytes; a buffer of this adapter has at most "
@@ -193,7 +193,7 @@ class Device:
             return int(self.queue.read_buffer(found, 0, 4).cast("I")[0])
 
     def pipeline(self, source: str, names: tuple[str, ...]) -> Pipeline:
-        """The compiled kernel of ``source``, whose bindings are ``names``."""
+        """Return the compiled kernel of ``source``, whose bindings are ``names``."""
 
         def make() -> Pipeline:
             begun = time.perf_counter()
@@ -230,7 +230,10 @@ class Pipeline:
         )
 
     def bind(self, parts: Mapping[str, tuple[Any, int, int] | None]) -> Any:
-        """A bind group of ``parts``: buffer, offset and bytes by name; there may be more names."""
+        """Return a bind group of ``parts``: buffer, offset and bytes by name.
+
+        Parts without a binding are ignored.
+        """
         entries = []
         for index, name in enumerate(self.names):
             part = parts[name]
@@ -253,7 +256,7 @@ _devices: Once[int, Device] = Once()
 
 
 def open_device(index: int | None = None) -> Device:
-    """The adapter of this number, by default the first, opened once in a process.
+    """Return the adapter of this number, by default the first, opened once in a process.
 
     Raises
     ------

@@ -26,7 +26,7 @@ LIMITS: Limits[RNNProblem] = (
         "cudnn and reference do",
     ),
 )
-"""Checked before wgpu is asked."""
+"""Limits that are checked before wgpu is called."""
 
 CONV_LIMITS: Limits[ConvProblem] = (
     Limit(lambda problem: True, "it has no convolutions", "cudnn, miopen and reference have"),

@@ -1,7 +1,7 @@
 """Record commands and wait for results at little cost, by wgpu's C functions.
 
-wgpu-py looks for an error behind each function, which takes longer than most of them do. Nothing is
-looked for here: a command that is not valid makes wgpu-py's ``finish`` fail, which does look.
+wgpu-py checks for an error after each function, which takes longer than most of them do. Nothing is
+checked here: a command that is not valid makes wgpu-py's ``finish`` fail, which does check.
 wgpu-py also waits in a thread of its own, and the caller for that thread. Here the caller waits.
 """
 
@@ -18,13 +18,13 @@ from dnnffi.device.interface import NDArray
 from dnnffi.errors import VulkanError
 
 SECONDS = 0.1
-"""Until a thread polls once more for what another one has polled, and is about to tell."""
+"""Seconds until a thread polls again for what another one has polled, and is about to report."""
 
 READ, WRITE = "read", "write"
 
 
 class Functions:
-    """wgpu's C functions, on wgpu-py's objects; `VulkanError` where it has other ones."""
+    """wgpu's C functions, on wgpu-py's objects; `VulkanError` if wgpu-py has other ones."""
 
     def __init__(self, version: str) -> None:
         native = import_module("wgpu.backends.wgpu_native")
@@ -59,11 +59,11 @@ class Functions:
         self._waiters: dict[int, _Waiter] = {}
 
     def offsets(self, values: list[int]) -> Any:
-        """Dynamic offsets for `set_bind_group`; that of number n is at ``offsets + n``."""
+        """Return dynamic offsets for `set_bind_group`; that of number n is at ``offsets + n``."""
         return self._ffi.new("uint32_t[]", values)
 
     def begin_pass(self, encoder: Any) -> Any:
-        """A compute pass, released with the value."""
+        """Begin a compute pass, which is released with the returned object."""
         return self._ffi.gc(self._begin_pass(encoder._internal, self.null), self._release_pass)
 
     def copy(
@@ -76,7 +76,7 @@ class Functions:
         """Wait for what was submitted, and map each buffer, to `READ` or `WRITE`.
 
         At most ``polls`` times this asks whether it is done, then it sleeps until it is. Other
-        threads may wait too: who polls tells all.
+        threads may wait too: one that polls notifies all.
         """
         waiters = [self._ask(buffer, mode) for buffer, mode in buffers]
         for _ in range(polls):
@@ -108,7 +108,7 @@ class Functions:
         waiter.lock.release()
 
     def view(self, buffer: Any, mode: str, nbytes: int) -> NDArray:
-        """The first bytes of a mapped buffer as float32, until it is unmapped."""
+        """Return the first bytes of a mapped buffer as float32, valid until it is unmapped."""
         address = self._ranges[mode](buffer._internal, 0, nbytes)
         return np.frombuffer(self._ffi.buffer(address, nbytes), np.float32)
 
@@ -118,7 +118,7 @@ class Functions:
 
 
 class _Waiter:
-    """Who waits for a buffer: a lock that is free once it is mapped, or the failure is known."""
+    """A wait for a buffer: a lock that is free once it is mapped, or the failure is known."""
 
     __slots__ = ("failure", "lock")
 

@@ -46,7 +46,7 @@ class VulkanNetwork:
         self._idle: list[Sequence] = []
         self._kept: _Kept | None = None
         self._spare: _Kept | None = None
-        """Where the next states to keep go."""
+        """The buffers for the next states to keep, if there are any."""
         self._turn = Turn()
 
     def _add(self, parts: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class VulkanNetwork:
         return buffer, 0, data.nbytes
 
     def arrays(self) -> list[NDArray]:
-        """The arrays that were packed, read from the device."""
+        """Return the arrays that were packed, read from the device."""
         spec, dtype = self.spec, dtype_object(self.spec.dtype)
         found = []
         for layer, direction, name, shape in spec.parameter_shapes():
@@ -97,7 +97,10 @@ class VulkanNetwork:
         keep: bool = False,
         resets: ResetArrays | None = None,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
-        """(y, h_n, c_n) of a problem of this spec; with ``keep`` from and to the kept state."""
+        """Return (y, h_n, c_n) of a problem of this spec.
+
+        With ``keep`` it starts from the kept state unless states are given, and keeps the last one.
+        """
         if not keep:
             return self._run(problem, x, h_0, c_0, keep, resets)
         with self._turn.take() as mine:
@@ -140,7 +143,7 @@ class VulkanNetwork:
             copy.finish()
             sequence.submit(commands)
             results = self._read(sequence, problem)
-        if keep:  # not before: a call that fails leaves what was
+        if keep:  # not before: a call that fails leaves the kept state as it was
             self._kept, self._spare = kept, before
         self._put_back(sequence)
         return results
@@ -150,7 +153,7 @@ class VulkanNetwork:
         self._kept = None
 
     def _take(self, problem: RNNProblem, resets: ResetArrays | None) -> Sequence:
-        """Buffers for a problem: those that an earlier call has put back, or new ones."""
+        """Return buffers for a problem: those that an earlier call has put back, or new ones."""
         reset_rows = 0
         if resets is not None:
             _, h, _ = resets
@@ -218,7 +221,7 @@ class VulkanNetwork:
             write(sequence.c, 0, _slots(rows, state.c_slot))
 
     def _begin(self, sequence: Sequence, encoder: Any, h_0: NDArray | None, keep: bool) -> None:
-        """Where no states were given: those that were kept, or zeros."""
+        """Enqueue the initial states of a call that gives none: those that were kept, or zeros."""
         if h_0 is not None:
             return
         kept = self._kept if keep else None
@@ -292,7 +295,7 @@ class _Kept:
 
 
 def _with_reset_rows(first: NDArray | None, others: NDArray | None, shape: Any) -> NDArray:
-    """Initial states of ``shape`` [L*D, B, .] in float32, followed by rows that replace others."""
+    """Return initial states of ``shape`` [L*D, B, .] in float32, then rows that replace others."""
     if others is None:
         others = np.zeros((shape[0], 1, shape[2]), np.float32)
     if first is None:
@@ -301,7 +304,7 @@ def _with_reset_rows(first: NDArray | None, others: NDArray | None, shape: Any) 
 
 
 def _slots(array: NDArray, slot: int) -> NDArray:
-    """[L*D, B, .] with each [B, .] filled up to ``slot`` bytes."""
+    """Return [L*D, B, .] with each [B, .] filled up to ``slot`` bytes."""
     table = np.zeros((array.shape[0], slot // 4), np.float32)
     table[:, : array[0].size] = array.reshape(array.shape[0], -1)
     return table
@@ -318,7 +321,7 @@ def _time_major(problem: RNNProblem, x: NDArray) -> NDArray:
 
 
 def _original(problem: RNNProblem, y: NDArray, dtype: np.dtype[Any], owner: Any) -> NDArray:
-    """A copy of y [T, B, .], whose memory ``owner`` has, in the layout of x."""
+    """Return a copy of y [T, B, .], whose memory ``owner`` has, in the layout of x."""
     if problem.layout == PACKED:
         return _layout(problem, y).original(y).astype(dtype)
     if problem.layout == BATCH_MAJOR:

@@ -10,12 +10,12 @@ from dnnffi.device.interface import NDArray
 
 
 def vectors(length: int) -> int:
-    """How many vectors of four hold ``length`` elements."""
+    """Return the number of vectors of four that hold ``length`` elements."""
     return -(-length // 4)
 
 
 def pack_matrix(matrix: NDArray) -> NDArray:
-    """[columns, K] as [K/4, columns, 4], of the same dtype in the machine's order of bytes."""
+    """Return [columns, K] as [K/4, columns, 4], of the same dtype in the machine's byte order."""
     columns, k = matrix.shape
     filled = np.zeros((columns, 4 * vectors(k)), matrix.dtype.newbyteorder("="))
     filled[:, :k] = matrix
@@ -23,14 +23,14 @@ def pack_matrix(matrix: NDArray) -> NDArray:
 
 
 def unpack_matrix(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
-    """The matrix [columns, K] from the bytes that `pack_matrix` gave."""
+    """Return the matrix [columns, K] from the bytes of a result of `pack_matrix`."""
     columns, k = shape
     packed = np.frombuffer(data, dtype).reshape(-1, columns, 4)
     return np.ascontiguousarray(packed.swapaxes(0, 1).reshape(columns, -1)[:, :k])
 
 
 def pack_rows(array: NDArray) -> NDArray:
-    """[..., K] in float32, as rows that are filled up to a multiple of four."""
+    """Return [..., K] in float32, as rows that are filled up to a multiple of four."""
     width = array.shape[-1]
     if width % 4 == 0:
         return np.ascontiguousarray(array, np.float32)

@@ -14,7 +14,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 def pack(spec: RNNSpec, arrays: Sequence[Any], device: int | None) -> VulkanNetwork:
-    """The network on adapter ``device``, by default the first."""
+    """Return the network on adapter ``device``, by default the first."""
     opened = open_device(device)
     VULKAN.check_network(RNNProblem.dense(spec, steps=1, batch=1), opened)
     return VulkanNetwork(spec, list(arrays), opened)

@@ -1,7 +1,7 @@
 """Buffers, bindings and dispatches of a sequence of T steps and B rows.
 
-The state of a layer and direction goes back and forth between two buffers, a step reading one and
-writing the other. Where a buffer of all steps is larger than the adapter binds, the sequence is run
+The state of a layer and direction alternates between two buffers, a step reading one and writing
+the other. If a buffer of all steps is larger than the adapter binds, the sequence is run
 in chunks of steps, still in one command buffer. On the device sequences are [T, B, .], and rows are
 filled up to a multiple of four elements.
 
@@ -28,12 +28,12 @@ from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
 T = TypeVar("T")
-Bound = tuple[Any, int, int]  # a buffer, and where the part begins that is bound, and its bytes
+Bound = tuple[Any, int, int]  # a buffer, and the offset and bytes of the part that is bound
 Groups = tuple[int, int, int]
 
 
 class DirectionWeights(NamedTuple):
-    """The weights of a layer and direction, each a whole buffer; None for what is not there."""
+    """The weights of a layer and direction, each a whole buffer; None for absent ones."""
 
     w_ih: Bound
     w_hh: Bound
@@ -48,7 +48,7 @@ class _Kernel(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Steps of a layer and direction that are run behind one product.
+    """Steps of a layer and direction that are run after one product of their inputs.
 
     ``steps`` are their numbers in the chunk, in the order in which they are run. ``product``,
     ``step`` and ``projection`` are bind groups, the latter two by the buffer that the state is
@@ -72,7 +72,7 @@ class _Direction(NamedTuple):
 
 
 def up(number: int, multiple: int) -> int:
-    """The next multiple from ``number`` on."""
+    """Return ``number`` rounded up to a multiple of ``multiple``."""
     return -(-number // multiple) * multiple
 
 
@@ -94,11 +94,11 @@ class State:
         self._device = device
 
     def h_buffer(self) -> Any:
-        """A buffer for h."""
+        """Return a new buffer for h."""
         return self._buffer("h", self.h_slot)
 
     def c_buffer(self) -> Any:
-        """A buffer for c; None where there is none."""
+        """Return a new buffer for c, or None for networks without c."""
         return self._buffer("c", self.c_slot) if self.c_slot else None
 
     def _buffer(self, what: str, slot: int) -> Any:
@@ -149,7 +149,7 @@ class Sequence:
         self._directions = [self._direction(k, one) for k, one in enumerate(weights)]
         turns = len(self.starts) if self.whole else steps
         self.last = turns % 2
-        """Which buffer of h has the states after the last step."""
+        """Index of the buffer of h that has the states after the last step."""
 
     def _is_whole(self, algorithm: str) -> bool:
         spec, tiles = self.spec, self._tiles
@@ -165,9 +165,9 @@ class Sequence:
         return fits and (algorithm == "persistent" or (algorithm == "auto" and preferred))
 
     def _chunk_steps(self) -> int:
-        """Steps of which each part of a buffer that is bound is within the adapter's limit.
+        """Return the steps of a chunk, whose parts of buffers are within the adapter's limit.
 
-        Of a whole sequence on a CPU as many as a dispatch runs.
+        A whole sequence on a CPU has at most as many as a dispatch runs.
         """
         most, rows = self.device.most_bound, 4 * self.batch
         widths = {
@@ -343,7 +343,7 @@ class Sequence:
         return _Chunk(order, groups, of_product, tuple(of_step), tuple(of_projection))
 
     def write_lengths(self, lengths: NDArray) -> None:
-        """Upload the lengths [B] of the rows, for each chunk how many of its steps are left."""
+        """Upload the lengths [B] of the rows, for each chunk those left from its first step."""
         table = np.zeros((len(self.starts), self.length_slot // 4), np.uint32)
         for index, start in enumerate(self.starts):
             table[index, : self.batch] = np.maximum(lengths - start, 0)
@@ -427,7 +427,10 @@ class Sequence:
         self.device.queue.submit([commands])
 
     def read(self, take: Callable[[NDArray, NDArray, NDArray | None], T]) -> T:
-        """Wait, and ``take(y, h, c)``, [T, B, .] and [L*D, B, .], of memory that is gone then."""
+        """Wait, and return ``take(y, h, c)``, whose arguments are valid in that call only.
+
+        y is [T, B, .], h and c are [L*D, B, .]; c is None for networks without c.
+        """
         functions = self.device.functions
         asked = [(self.results, READ), (self._upload, WRITE)]
         functions.map(self.device.native, asked, self.device.polls)
@@ -452,7 +455,7 @@ class Sequence:
 
 
 def _groups(tile: Tile, columns: int, rows: int) -> Groups:
-    """Workgroups of a dispatch over ``columns`` by ``rows``."""
+    """Return the workgroups of a dispatch over ``columns`` by ``rows``."""
     across = -(-columns // (tile.lanes * tile.columns))
     down = -(-rows // tile.rows)
     return across, min(down, MOST_GROUPS), -(-down // MOST_GROUPS)

@@ -1,9 +1,10 @@
 """The kernels in WGSL, generated from one source for all modes.
 
-A product of all inputs, a step of a recurrence, and a whole sequence in one workgroup. Sums are
-over vectors of four. Weights lie as [K/4][columns][4], so that neighbours read neighbours; those in
-float16 are unpacked where they are read, and everything else is float32. No ``exp`` here is of a
-positive number, so that none overflows, and functions of WGSL with a range are not used.
+There are a product of all inputs, a step of a recurrence, and a whole sequence in one workgroup.
+Sums are over vectors of four. Weights are stored as [K/4][columns][4], so that neighbours read
+neighbours; those in float16 are unpacked where they are read, and everything else is float32. No
+``exp`` here is of a positive number, so that none overflows, and functions of WGSL with a range are
+not used.
 
 With resets, the states that replace others are stored as further rows of the buffers of h and c,
 after the B rows of the batch. ``state_row`` returns the row from which a step reads its state. So
@@ -31,8 +32,9 @@ MOST_GROUPS = 65535
 RUNS, RESET = 1, 2
 """Bits of ``flags`` for a row and step: the row has this step; the state before it is replaced."""
 
-# Of a row and unit: ``x0``.. are the gates' parts of the input, ``h0``.. of the state, ``old`` is
-# the unit's own state, and ``READ_ROW`` stands for the row of c that is read. Each leaves ``next``.
+# The cell of a row and unit: ``x0``.. are the gates' parts of the input, ``h0``.. of the state,
+# ``old`` is the unit's own state, and ``READ_ROW`` stands for the row of c that is read. Each cell
+# computes ``next``.
 _CELLS = {
     "lstm": """
             let i = sigmoid(x0 + h0);
@@ -49,7 +51,7 @@ _CELLS = {
             let next = (1.0 - z) * n + z * old;""",
     "rnn_tanh": """
             let next = hyperbolic(x0 + h0);""",
-    # Not max: NaN is to stay.
+    # Not max, which need not keep NaN.
     "rnn_relu": """
             let next = select(x0 + h0, 0.0, x0 + h0 <= 0.0);""",
     PROJECTION: """
@@ -114,11 +116,11 @@ class Step(NamedTuple):
 
     @property
     def gates(self) -> int:
-        """G, 1 of a projection."""
+        """Gates of the mode, 1 for a projection."""
         return {"lstm": 4, "gru": 3}.get(self.mode, 1)
 
     def bindings(self) -> tuple[str, ...]:
-        """The names of its bindings, in their order."""
+        """Return the names of the kernel's bindings, in their order."""
         names = ["w", "source", "hidden" if self.projected else "state"]
         if self.mode != PROJECTION:
             names += ["gates", *(("bias",) if self.bias else ())]
@@ -134,7 +136,10 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def product(k4: int, columns: int, half: bool, bias: bool, tile: Tile) -> str:
-    """``out[m][n] = bias[n] + sum of x[m][k] * w[n][k]``, for M rows by as many as ``out`` has."""
+    """Return the kernel of ``out[m][n] = bias[n] + sum of x[m][k] * w[n][k]``.
+
+    The number of rows M follows from the size of ``out``.
+    """
     rows, count, lanes = tile.rows, tile.columns, tile.lanes
     sums = _lines(f"var s{r}_{n} = START{n};" for r in range(rows) for n in range(count))
     for n in range(count):
@@ -175,7 +180,7 @@ fn main({_invocation(tile)}) {{
 
 @lru_cache(maxsize=256)
 def step(kernel: Step) -> str:
-    """A step of B rows, or with ``whole`` all steps that ``gates`` has.
+    """Return the kernel of a step of B rows, or with ``whole`` of all steps that ``gates`` has.
 
     A row past its length keeps its state, and its y is zero. ``flags`` of a kernel with resets are
     [steps, B], and contain the lengths.
@@ -240,7 +245,7 @@ fn main({_invocation(tile)}) {{
 
 
 def _batch(kernel: Step) -> str:
-    """The number of rows of the batch."""
+    """Return the expression of the number of rows of the batch."""
     if not kernel.resets:
         return "arrayLength(&lengths)"
     if kernel.projected:
@@ -249,7 +254,7 @@ def _batch(kernel: Step) -> str:
 
 
 def _replace_states(kernel: Step) -> str:
-    """Replace states in the memory of a workgroup, before all of its invocations read them."""
+    """Return code that replaces states in a workgroup's memory before its invocations read them."""
     tile = kernel.tile
     return f"""
         for (var i = lane; i < {tile.rows}u * STATE; i += {tile.lanes * tile.splits}u) {{
@@ -262,7 +267,7 @@ def _replace_states(kernel: Step) -> str:
 
 
 def _sums(kernel: Step) -> str:
-    """The recurrent sums of the block's units: ``s{row}_{gate}``."""
+    """Return code that computes the recurrent sums of the block's units: ``s{row}_{gate}``."""
     tile, gates = kernel.tile, kernel.gates
     rows, splits = range(tile.rows), tile.splits
     declared = _lines(f"var s{r}_{g} = 0.0;" for r in rows for g in range(gates))
@@ -293,7 +298,7 @@ def _sums(kernel: Step) -> str:
 
 
 def _finish(kernel: Step) -> str:
-    """The cell of each row, from its sums."""
+    """Return code that computes the cell of each row from its sums."""
     tile, gates = kernel.tile, range(kernel.gates)
     rows, splits, lanes = range(tile.rows), tile.splits, tile.lanes
     if splits == 1:
@@ -354,7 +359,7 @@ def _cell(kernel: Step, row: str) -> str:
     if kernel.projected:
         return f"{text}\n            hidden[b * {4 * vectors(kernel.units)}u + u] = next;\n"
     if kernel.whole:
-        # Where the other half begins.
+        # Offset of the other half of ``kept``.
         other = f"{kernel.tile.rows}u * STATE - half"
         target = f"kept[{other} + {row} * STATE + u / 4u][u % 4u]"
     else:
@@ -402,13 +407,13 @@ def _declarations(names: tuple[str, ...], half: bool) -> str:
 
 
 def _invocation(tile: Tile) -> str:
-    """The parameters of a kernel."""
+    """Return the declarations of a kernel's parameters."""
     text = "@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lane: u32"
     return f"{text}, @builtin(subgroup_invocation_id) neighbour: u32" if tile.passes else text
 
 
 def _rows_at(tile: Tile, place: str) -> str:
-    """Where the rows begin: of all rows, or of those that this invocation reads for others."""
+    """Return code with the offsets of all rows, or of those that an invocation reads for others."""
     if not tile.passes:
         return _lines(f"let x{r} = {place.format(r=f'{r}u')};" for r in range(tile.rows))
     most = min(tile.passes, tile.rows)
@@ -426,7 +431,10 @@ def _rows_read(load: str, tile: Tile) -> str:
 
 
 def _row(r: int, load: str, tile: Tile) -> str:
-    """Vector k of a row; on a CPU a shuffle is one instruction, and a broadcast a loop."""
+    """Return the expression of vector k of a row.
+
+    On a CPU a shuffle is one instruction, and a broadcast a loop.
+    """
     if not tile.passes:
         return f"{load}[x{r} + k]"
     group, place = divmod(r, min(tile.passes, tile.rows))

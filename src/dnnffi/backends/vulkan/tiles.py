@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Tile(NamedTuple):
-    """What a workgroup does of a product.
+    """The part of a product that a workgroup computes.
 
     lanes : invocations side by side, each with a column of every gate
-    rows : rows of the batch that an invocation does at once
+    rows : rows of the batch that an invocation computes at once
     columns : columns of an invocation, ``lanes`` apart; of a product without gates alone
     splits : invocations that share the sum of a column
-    passes : of how many invocations of a subgroup each reads a row for the others; 0 for none
+    passes : invocations of a subgroup of which each reads a row for the others; 0 for none
     """
 
     lanes: int
@@ -32,7 +32,7 @@ class Tiles(NamedTuple):
 
 
 LARGEST_WHOLE = 128
-"""Hidden sizes up to this one are run by one workgroup where nothing else is asked for."""
+"""Largest hidden size that is run by one workgroup if no other algorithm is asked for."""
 
 MOST_TURNS = 65535
 """Turns that all loops of an invocation have together on a CPU: Mesa ends later ones, silently."""
@@ -43,11 +43,11 @@ _WORKGROUP_BYTES = 16384  # what every adapter has
 def tiles_of(
     *, cpu: bool, subgroup: int, hidden_size: int, source: int, steps: int, batch: int
 ) -> Tiles:
-    """The tiles for a batch; ``source`` is the length of a recurrent sum in vectors of four.
+    """Return the tiles for a batch; ``source`` is the length of a recurrent sum in vectors of four.
 
     A CPU runs the invocations of a ``subgroup`` as one vector and loads element by element: many
-    rows share a load, and are passed on. A GPU needs many invocations, and hides loads behind
-    others. ``subgroup`` is 0 where it is not known. A tile computes all its rows, also those behind
+    rows share a load, and are passed on. A GPU needs many invocations: some compute while
+    others load. ``subgroup`` is 0 if it is not known. A tile computes all its rows, also those past
     the last of ``steps * batch``.
     """
     of_all_steps = 1 << (steps * batch - 1).bit_length()
@@ -71,17 +71,17 @@ def tiles_of(
 
 
 def fits_whole(tile: Tile, gates: int, source: int) -> bool:
-    """Whether the state of a workgroup that runs a sequence fits into its memory."""
+    """Return whether the state of a workgroup that runs a sequence fits into its memory."""
     state = 2 * tile.rows * source * 16
     sums = tile.splits * tile.lanes * tile.rows * gates * 4 if tile.splits > 1 else 0
     return state + sums <= _WORKGROUP_BYTES
 
 
 def most_whole_steps(tile: Tile, hidden_size: int, source: int, *, has_resets: bool = False) -> int:
-    """Steps that one dispatch runs on a CPU, within `MOST_TURNS`.
+    """Return the steps that one dispatch runs on a CPU, within `MOST_TURNS`.
 
-    Ends of loops count too: of H 64 a step has 147 turns, and 168 here. With resets, each step has
-    another loop over the states of the tile's rows.
+    Ends of loops count too: a step with H 64 has 147 turns, and counts as 168 here. With resets,
+    each step has another loop over the states of the tile's rows.
     """
     copying = -(-tile.rows * source // tile.lanes) + 1
     around = 8 * copying
