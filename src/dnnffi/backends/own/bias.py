@@ -30,8 +30,8 @@ from dnnffi.spec.layouts import (
 _THREADS = 256
 _LANES = 32  # adjacent threads of a block, which read adjacent channels
 _AT_ONCE = 8  # reads of a thread that overlap
-_BLOCKS = 8  # for each multiprocessor
-_MOST_PARTS = 256
+_BLOCKS_PER_MULTIPROCESSOR = 8
+_MAX_PARTS = 256
 MAX_POSITIONS = 2**30
 """Positions of one channel. The kernels count by ints, in steps far below that."""
 
@@ -84,8 +84,9 @@ class BiasGradient:
         columns = -(-channels // _LANES)
         tiles = columns if by_rows else channels
         readers = _THREADS // _LANES if by_rows else _THREADS
-        room = -(-batch * size // (readers * _AT_ONCE))
-        parts = max(1, min(-(-_BLOCKS * multiprocessors // tiles), room, _MOST_PARTS))
+        useful_parts = -(-batch * size // (readers * _AT_ONCE))
+        wanted_parts = -(-_BLOCKS_PER_MULTIPROCESSOR * multiprocessors // tiles)
+        parts = max(1, min(wanted_parts, useful_parts, _MAX_PARTS))
         name = "sums_of_rows" if by_rows else "sums_of_images"
         self._sum = memory.kernel(*bias_kernel(dtype, name))
         self._sum_parts = memory.kernel(*bias_kernel(dtype, "sums_of_parts"))

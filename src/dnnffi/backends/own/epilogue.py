@@ -13,7 +13,7 @@ from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.conv_problem import ConvProblem
 
 _THREADS = 256
-_BLOCKS = 8  # for each multiprocessor
+_BLOCKS_PER_MULTIPROCESSOR = 8
 
 
 class EpilogueParams(NamedTuple):
@@ -43,8 +43,8 @@ class EpilogueKernel:
         self._kernel = memory.kernel(*epilogue_kernel(problem.spec.dtype))
         _, channels, *sizes = problem.y_shape
         count = prod(problem.y_shape)
-        most = _BLOCKS * memory.architecture(device).multiprocessors
-        self._grid = (min(-(-count // _THREADS), most),)
+        max_blocks = _BLOCKS_PER_MULTIPROCESSOR * memory.architecture(device).multiprocessors
+        self._grid = (min(-(-count // _THREADS), max_blocks),)
         self._params = partial(
             EpilogueParams,
             alpha=float(problem.alpha),

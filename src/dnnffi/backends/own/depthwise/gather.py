@@ -26,12 +26,12 @@ from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_problem import BACKWARD_WEIGHTS, ConvProblem
 
 _DTYPES = ("float32", "float16", "bfloat16")
-_MOST_TAPS = 49
-_MOST_SPAN = 14  # from the first tap to the last: what lies between is in registers too
-_MOST_STRIDE = 4
+_MAX_TAPS = 49
+_MAX_SPAN = 14  # from the first tap to the last: what lies between is in registers too
+_MAX_STRIDE = 4
 _MAX_TILE = 8  # outputs of a thread in a dimension; for backward data, times the stride
 _MAX_PLANES = 256  # of a block; a power of two
-_MOST_ELEMENTS = 2**30  # of an image; also positions and planes of a batch: counted by ints
+_MAX_ELEMENTS = 2**30  # of an image; also positions and planes of a batch: counted by ints
 
 
 class DepthwiseParams(NamedTuple):
@@ -172,14 +172,14 @@ def has_kernel(problem: ConvProblem) -> bool:
         and spec.groups == spec.in_channels == spec.out_channels
         and spec.dtype in _DTYPES
         and len(spec.kernel) <= 2
-        and prod(spec.kernel) <= _MOST_TAPS
-        and max(spec.stride) <= _MOST_STRIDE
-        and all(axis.padding <= axis.span <= _MOST_SPAN for axis in axes_of(problem))
+        and prod(spec.kernel) <= _MAX_TAPS
+        and max(spec.stride) <= _MAX_STRIDE
+        and all(axis.padding <= axis.span <= _MAX_SPAN for axis in axes_of(problem))
         and all(after < span for after, span in zip(spec.padding_after, spec.span, strict=True))
     ):
         return False
     for shape in (problem.x_shape, problem.y_shape):
         batch, channels, *sizes = shape
-        if max(channels * prod(sizes), batch * max(channels, prod(sizes))) > _MOST_ELEMENTS:
+        if max(channels * prod(sizes), batch * max(channels, prod(sizes))) > _MAX_ELEMENTS:
             return False
     return all(_made(problem, tile).shared_bytes <= SHARED_BYTES for tile in tiles(problem))

@@ -12,9 +12,9 @@ from dnnffi.backends.own.source import Constant
 _THREADS = 256
 _LANES = 32
 _BLOCKS = 8 * 132  # a thread has several tiles only if there are more blocks than these
-_MOST_TURNS = 8
-_MOST_TAPS_OF_TALL = 25  # with at most these, four rows of outputs at once are likely best
-_SMALL = 14  # rows of outputs up to which the number of threads decides
+_MAX_TILES_PER_THREAD = 8
+_MAX_TAPS_OF_TALL_TILES = 25  # with at most these, four rows of outputs at once are likely best
+_MAX_SMALL_ROWS = 14  # rows of outputs up to which the number of threads decides
 
 
 class Pixels:
@@ -44,7 +44,7 @@ class Pixels:
         tiles = count * -(-y.outputs // tile.down) * -(-x.outputs // tile.across)
         if specialized:
             places = min(places, tiles)
-        turns = max(1, min(_MOST_TURNS, parts * tiles // (places * _BLOCKS)))
+        turns = max(1, min(_MAX_TILES_PER_THREAD, parts * tiles // (places * _BLOCKS)))
         taps = y.kernel * x.kernel
         block = -(-lanes * places // 32) * 32
         self.constants: dict[str, Constant] = {
@@ -76,11 +76,11 @@ class Pixels:
         """Return the tiles worth measuring, the likely best first."""
         across = fewest_idle(x, (7, 8, 6, 5, 4))
         few = y.kernel * x.kernel <= 9
-        if y.outputs <= _SMALL:
+        if y.outputs <= _MAX_SMALL_ROWS:
             wanted = [(1, 2), (2, 2), (1, 1), (1, 4) if few else (2, 1)]
         else:
             wanted = [(2, 2), (4, 2), (2, 4) if few else (2, 1), (1, 4) if few else (1, 2)]
-            if y.kernel * x.kernel <= _MOST_TAPS_OF_TALL:
+            if y.kernel * x.kernel <= _MAX_TAPS_OF_TALL_TILES:
                 wanted[:2] = wanted[1::-1]
         found = [
             Tile(fewest_idle(y, (down,)), across, next(n for n in (most, 2, 1) if not channels % n))

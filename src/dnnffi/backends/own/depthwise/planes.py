@@ -18,16 +18,16 @@ ENOUGH_BYTES = 32 * 1024
 _THREADS = 256
 _WARP = 32
 _AT_ONCE = 8  # reads of a thread that overlap
-_SMALL = 14  # rows of outputs up to which the number of threads decides
+_MAX_SMALL_ROWS = 14  # rows of outputs up to which the number of threads decides
 _CELL_STEPS = (2048, 4096, 8192)
 """Floats of shared memory that kernels for all sizes may have, besides the largest number."""
 
 
-def _up(value: int, multiple: int) -> int:
+def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _together(most: int, *numbers: int) -> int:
+def _common_power_of_two(most: int, *numbers: int) -> int:
     """Return the largest power of two up to ``most`` that divides all numbers."""
     while any(number % most for number in numbers):
         most //= 2
@@ -57,10 +57,10 @@ class Planes:
         self.file = "planes.cu" if specialized else "planes_of_all_sizes.cu"
         planes = tile.many
         tiles_y, tiles_x = -(-y.outputs // tile.down), -(-x.outputs // tile.across)
-        left = _up(max(0, -x.low(), x.beyond), 4)
-        pitch = _up(left + x.inputs, 4)
+        left = _round_up(max(0, -x.low(), x.beyond), 4)
+        pitch = _round_up(left + x.inputs, 4)
         pitch += 4 * (pitch % 8 == 0)  # so that rows begin in different banks
-        wide = _together(4, x.base(tile.across))
+        wide = _common_power_of_two(4, x.base(tile.across))
         begin = x.low() // wide * wide
         segments = -(-(x.high(tile.across) + 1 - begin) // wide)
         taps = y.kernel * x.kernel
@@ -69,7 +69,7 @@ class Planes:
         def cells(band: int) -> int:
             last = (planes - 1) * step + lead + y.base(tile.down * (band - 1)) + y.high(tile.down)
             end = left + x.base(tile.across * (tiles_x - 1)) + begin + segments * wide
-            return _up(last * pitch + max(end, pitch), 4)
+            return _round_up(last * pitch + max(end, pitch), 4)
 
         # A block has all rows, or a band of them with the rows around it.
         lead = max(0, -y.low(), y.beyond)
@@ -84,11 +84,11 @@ class Planes:
                 band = min(band - 1, -(-tiles_y // bands))
             first_row, rows = y.low(), y.base(tile.down * (band - 1)) + y.high(tile.down) + lead + 1
             self.shared_bytes = 4 * (cells(band) + weights)
-        read = _together(16 // item, x.inputs)
-        written = _together(16 // item, x.outputs, tile.across)
+        read = _common_power_of_two(16 // item, x.inputs)
+        written = _common_power_of_two(16 // item, x.outputs, tile.across)
         reads = planes * rows * (x.inputs // read)
         # Threads for all tiles, and for all reads of the block with `_AT_ONCE` in each thread.
-        block = min(_THREADS, _up(max(planes * band * tiles_x, -(-reads // _AT_ONCE)), _WARP))
+        block = min(_THREADS, _round_up(max(planes * band * tiles_x, -(-reads // _AT_ONCE)), _WARP))
         reads = -(-reads // block)
         max_cells = cells(band)
         if not specialized:
@@ -141,7 +141,7 @@ class Planes:
         across = 4 * x.stride if not x.forward else max(1, 4 // x.stride)
         large, middle = fewest_idle(y, (7, 6, 5, 8, 4)), fewest_idle(y, (4, 3))
         wanted = [(large, across), (middle, across)]
-        if y.outputs <= _SMALL:
+        if y.outputs <= _MAX_SMALL_ROWS:
             # The number of threads decides.
             small = fewest_idle(y, (2,))
             wanted = [(small, across), (middle, across), (large, across)]
@@ -150,11 +150,14 @@ class Planes:
             if x.forward and x.stride == 1 and x.outputs % 7 == 0:
                 wanted.append((small, 7))
         return [
-            Tile(*one, _planes(y, x, count, channels, item, *one)) for one in dict.fromkeys(wanted)
+            Tile(*one, _choose_planes(y, x, count, channels, item, *one))
+            for one in dict.fromkeys(wanted)
         ]
 
 
-def _planes(y: Axis, x: Axis, count: int, channels: int, item: int, down: int, across: int) -> int:
+def _choose_planes(
+    y: Axis, x: Axis, count: int, channels: int, item: int, down: int, across: int
+) -> int:
     """Return the planes of a block: as many as it has threads for while enough blocks remain."""
     of_one = -(-y.outputs // down) * -(-x.outputs // across)
     planes = 1

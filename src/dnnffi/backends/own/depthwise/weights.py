@@ -23,8 +23,8 @@ from dnnffi.spec.layouts import CHANNELS_FIRST
 _DTYPES = ("float32", "float64")
 _THREADS = 128
 _SHARED_BYTES = 48 * 1024
-_BLOCKS = 8  # for each multiprocessor
-_MOST_POSITIONS = 2**30  # of one channel: the kernel counts them by ints, in steps far below this
+_BLOCKS_PER_MULTIPROCESSOR = 8
+_MAX_POSITIONS = 2**30  # of one channel: the kernel counts them by ints, in steps far below this
 
 
 class DepthwiseWeightsParams(NamedTuple):
@@ -105,9 +105,9 @@ class DepthwiseWeights:
         )
         self._channels = channels
         self._count = channels * high * wide
-        wanted = _BLOCKS * memory.architecture(device).multiprocessors
-        room = -(-n * prod(output) // _THREADS)
-        self._parts = max(1, min(-(-wanted // channels), room))
+        wanted = _BLOCKS_PER_MULTIPROCESSOR * memory.architecture(device).multiprocessors
+        useful_parts = -(-n * prod(output) // _THREADS)
+        self._parts = max(1, min(-(-wanted // channels), useful_parts))
         limit, size = problem.options.workspace_limit, self._count * ITEM_SIZES[spec.dtype]
         if limit is not None and self._parts * size > limit:
             self._parts = 1
@@ -145,5 +145,5 @@ def has_kernel(problem: ConvProblem) -> bool:
         and spec.dtype in _DTYPES
         and len(spec.kernel) <= 2
         and taps * _THREADS * ITEM_SIZES[spec.dtype] <= _SHARED_BYTES
-        and max(problem.batch * prod(problem.y_shape[2:]), prod(problem.sizes)) <= _MOST_POSITIONS
+        and max(problem.batch * prod(problem.y_shape[2:]), prod(problem.sizes)) <= _MAX_POSITIONS
     )

@@ -54,8 +54,8 @@ MAX_NETWORKS = 128
 _VERSION = 21
 """Version of the kernels: times that were measured with another version are not used."""
 
-_OLDEST = (8, 0)
-_CLUSTERS = (9, 0)
+_MIN_CAPABILITY = (8, 0)
+_MIN_CLUSTER_CAPABILITY = (9, 0)
 
 
 class _Pair(NamedTuple):
@@ -112,14 +112,14 @@ class OwnCandidates:
         self.version = f"kernels {_VERSION}"
 
     def has(self, spec: RNNSpec) -> bool:
-        return not self._why_not(RNNProblem.dense(spec, steps=1, batch=1))
+        return not self._refusal_reason(RNNProblem.dense(spec, steps=1, batch=1))
 
     def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
-        reason = self._why_not(problem)
+        reason = self._refusal_reason(problem)
         return UnsupportedError("dnnffi", "", reason) if reason else None
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        if problem.options.algorithm not in ("auto", OWN) or self._why_not(problem):
+        if problem.options.algorithm not in ("auto", OWN) or self._refusal_reason(problem):
             return ()
         return tuple(name for name, _ in self._named(problem))
 
@@ -203,7 +203,7 @@ class OwnCandidates:
         self._networks.clear()
         self._ways.clear()
 
-    def _why_not(self, problem: RNNProblem) -> str:
+    def _refusal_reason(self, problem: RNNProblem) -> str:
         """Return why the own kernels do not run a problem; an empty string if they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
@@ -259,7 +259,7 @@ class OwnCandidates:
         memory = self._memory
         device = memory.current_device()
         major, minor, multiprocessors = memory.architecture(device)
-        clusters = (major, minor) >= _CLUSTERS
+        clusters = (major, minor) >= _MIN_CLUSTER_CAPABILITY
         return Chip(multiprocessors, memory.shared_bytes(device), clusters, memory.l2_bytes(device))
 
 
@@ -307,8 +307,8 @@ def why_not_here(memory: Any) -> str:
     if problem := memory.kernel_problem():
         return f"our own kernels {problem}"
     major, minor, _ = memory.architecture(memory.current_device())
-    if (major, minor) < _OLDEST:
-        oldest = ".".join(map(str, _OLDEST))
+    if (major, minor) < _MIN_CAPABILITY:
+        oldest = ".".join(map(str, _MIN_CAPABILITY))
         return f"our own kernels need compute capability {oldest}; this device has {major}.{minor}"
     try:
         cublas.load()

@@ -317,16 +317,16 @@ class KernelConfig(NamedTuple):
         if self.chunks > 1:  # partial sums take the place of what is staged
             staged_bytes = 2 * self.chunk_words * self.rows * WORD_BYTES
             ring_at = max(ring_at, staged_bytes)
-            weights_at = max(ring_at + ring_bytes, self._least_passages)
+            weights_at = max(ring_at + ring_bytes, self._passage_bytes)
             return SharedLayout(partial_floats, ring_at, 0, staged_bytes, weights_at)
         arrival_bytes = min(2, kind.layers) * _ARRIVAL_BYTES if self.cluster else 0
         staged_bytes *= self.staged * (1 + self.cluster)
-        staged_at = max(ring_at + ring_bytes, self._least_passages)
+        staged_at = max(ring_at + ring_bytes, self._passage_bytes)
         weights_at = staged_at + staged_bytes + arrival_bytes
         return SharedLayout(partial_floats, ring_at, staged_at, staged_bytes, weights_at)
 
     @property
-    def _least_passages(self) -> int:
+    def _passage_bytes(self) -> int:
         """Shared memory through which weights pass at the start: two tiles of each warp."""
         half_tile = 32 * (WORD_BYTES + WORD_BYTES // self.kind.word)  # with gaps
         return self.threads // 32 * 2 * 2 * half_tile

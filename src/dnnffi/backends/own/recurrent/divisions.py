@@ -26,7 +26,7 @@ MAX_LOADS = 8
 _PLACE_REGISTERS = 40
 """Registers of `_TEAM_REGISTERS` that are free with `KernelConfig.finds_places`."""
 
-_LEAST_FREE = -28
+_MIN_FREE_REGISTERS = -28
 """Least `free_registers` with which a kernel still spills almost no registers."""
 
 _STREAMED_AHEAD_BYTES = 48 << 10
@@ -36,7 +36,7 @@ _SHARING_WARPS = 8, 12, 16
 _MAX_TEAM_BLOCKS = 16
 """The largest number of blocks of a team, which exchange the gradients of all gates."""
 
-_MOST_ADDED = 4
+_MAX_ADDED_WORDS = 4
 """Limit of the words of a share that a thread adds up."""
 
 _KEPT_DIVISOR = 4
@@ -78,7 +78,7 @@ def find_divisions(
         if chunks > 1 and (
             empty.chunk_loads > MAX_LOADS
             or (chunks - 1) * empty.chunk_words >= empty.k_words
-            or free_registers(empty) < _LEAST_FREE
+            or free_registers(empty) < _MIN_FREE_REGISTERS
         ):
             continue
         if empty.base_shared_bytes <= chip.shared_bytes:
@@ -100,7 +100,7 @@ def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[Kern
             shape = units, rows, 1, warps, 1
             empty = KernelConfig(kind, *shape, 0, 0, True, ring, False, True, team)
             fits = empty.base_shared_bytes <= chip.shared_bytes
-            few = empty.share_words <= _MOST_ADDED * empty.threads
+            few = empty.share_words <= _MAX_ADDED_WORDS * empty.threads
             if fits and few and empty.blocks <= most:
                 yield set_streaming(_with_weights(empty, chip), layer)
 
@@ -184,12 +184,12 @@ def free_registers(empty: KernelConfig) -> int:
     compiler says of 40 kernels, it takes 12 for each word of the ring but the first; the places of
     more than three are computed again in each step (`KernelConfig.finds_places`).
     """
-    room = min(255, 65536 // empty.threads)
+    available = min(255, 65536 // empty.threads)
     sums = empty.warp_tiles * empty.rows // 2
     if empty.team > 1:
         others = _TEAM_REGISTERS - (_PLACE_REGISTERS if empty.finds_places else 0)
-        return room - others - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
-    free = room - _OTHER_REGISTERS
+        return available - others - sums - empty.thread_cells * (2 * empty.kind.saved + 4)
+    free = available - _OTHER_REGISTERS
     if empty.scatter:
         return free + (32 if empty.rows == 8 else 0)
     if empty.rows <= 16 and empty.chunks == 1:

@@ -23,8 +23,8 @@ from dnnffi.spec.problem import RNNProblem
 STATE_BYTES = dropout.STATE_BYTES["own"]
 """The seed, and how many masks were drawn: two unsigned integers of 64 bits."""
 
-_MOST_THREADS = 256
-_MOST_BLOCKS = 2**16 - 1  # in the second and third dimension
+_MAX_THREADS = 256
+_MAX_BLOCKS = 2**16 - 1  # in the second and third dimension
 
 
 class Generator(StatesInOrder):
@@ -51,7 +51,7 @@ def checked_generator(generator: Any, device: int) -> Generator:
         raise ValueError("generator: a problem with dropout needs random numbers")
     if not isinstance(generator, Generator):
         raise TypeError(
-            f"generator must be that of our own kernels, a {Generator.__module__}.Generator; "
+            f"generator must be a {Generator.__module__}.Generator, made for the own kernels; "
             f"got a {type(generator).__module__}.{type(generator).__name__}"
         )
     if generator.device != device:
@@ -91,12 +91,12 @@ class Dropout:
         self._masks = spec.num_layers - 1
         units = spec.hidden_size * spec.num_directions
         groups = -(-units // 4)
-        threads = min(-(-groups // 32) * 32, _MOST_THREADS)
+        threads = min(-(-groups // 32) * 32, _MAX_THREADS)
         self._threads = (threads,)
         self._blocks = (
             -(-groups // threads),
-            min(layout.batch, _MOST_BLOCKS),
-            min(layout.steps, _MOST_BLOCKS),
+            min(layout.batch, _MAX_BLOCKS),
+            min(layout.steps, _MAX_BLOCKS),
         )
         self._params = DropParams(
             source=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dnnffi.backends.vendor.limits import Limit, Limits
 from dnnffi.spec.problem import RNNProblem
 
-_MOST_POSITIONS = 2**31 - 1
+_MAX_INDEX = 2**31 - 1
 
 LIMITS: Limits[RNNProblem] = (
     Limit(
@@ -19,14 +19,14 @@ LIMITS: Limits[RNNProblem] = (
         "use standard",
     ),
     Limit(
-        lambda problem: problem.steps * problem.batch > _MOST_POSITIONS,
-        f"our own kernels take at most {_MOST_POSITIONS} rows of all steps; got "
+        lambda problem: problem.steps * problem.batch > _MAX_INDEX,
+        f"our own kernels take at most {_MAX_INDEX} rows of all steps; got "
         "{asked.steps} * {asked.batch}",
         "use standard",
     ),
     Limit(
-        lambda problem: 4 * problem.batch * (problem.spec.hidden_size + 7) > _MOST_POSITIONS,
-        f"our own kernels take at most {_MOST_POSITIONS} elements of the gates of a step; got "
+        lambda problem: 4 * problem.batch * (problem.spec.hidden_size + 7) > _MAX_INDEX,
+        f"our own kernels take at most {_MAX_INDEX} elements of the gates of a step; got "
         "4 * {asked.batch} * {asked.spec.hidden_size}",
         "use standard",
     ),

@@ -237,10 +237,10 @@ class OneStepExecutor(OneStepLayers):
 
     def __init__(self, network: OneStepNetwork, problem: RNNProblem) -> None:
         super().__init__(network, problem)
-        room = Buffer()
+        workspace = Buffer()
         inner_layers = problem.spec.num_layers - 1
-        self._ys = [room.add(self._state_bytes) for _ in range(min(2, inner_layers))]
-        self.workspace_bytes = self.least_workspace_bytes = room.nbytes
+        self._ys = [workspace.add(self._state_bytes) for _ in range(min(2, inner_layers))]
+        self.workspace_bytes = self.least_workspace_bytes = workspace.nbytes
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         x, last = at.x, len(self._layers) - 1
@@ -250,9 +250,9 @@ class OneStepExecutor(OneStepLayers):
             x = y
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        raise NotImplementedError("an inference has no backward")
+        raise NotImplementedError("an inference has no backward pass")
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
-        raise NotImplementedError("an inference has no backward")
+        raise NotImplementedError("an inference has no backward pass")

@@ -105,23 +105,23 @@ def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> li
 
 def find_gathers(kind: Kind, layer: Layer) -> list[KernelConfig]:
     """Return configurations whose blocks gather words through L2, in the likely shapes."""
-    rooms: dict[tuple[int, int, int], list[KernelConfig]] = {}
+    by_shape: dict[tuple[int, int, int], list[KernelConfig]] = {}
     least: dict[tuple[int, int, int], float] = {}
     for units, rows, subtiles, chunks in dict.fromkeys(_list_shapes(kind, layer)):
-        room = [
+        fitting = [
             one
             for one in find_divisions(kind, layer.chip, units, rows, subtiles, chunks=chunks)
             if one.group_blocks <= layer.chip.multiprocessors
             and (rows <= 16 or one.threads >= _MIN_WIDE_THREADS)
         ]
-        if room:
+        if fitting:
             shape = units, rows, subtiles
-            rooms.setdefault(shape, []).extend(room)
-            typical = min(room, key=lambda one: abs(one.tile_warps * one.k_warps - 8))
+            by_shape.setdefault(shape, []).extend(fitting)
+            typical = min(fitting, key=lambda one: abs(one.tile_warps * one.k_warps - 8))
             estimate = step_us(set_streaming(typical, layer), layer)
             least[shape] = min(estimate, least.get(shape, estimate))
-    best = sorted(rooms, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
-    return [set_streaming(one, layer) for shape in best for one in rooms[shape]]
+    best = sorted(by_shape, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
+    return [set_streaming(one, layer) for shape in best for one in by_shape[shape]]
 
 
 def _list_shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
@@ -170,8 +170,8 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
         blocks = -(-kind.padded // units) * kind.layers
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
             continue
-        room = find_divisions(kind, chip, units, 8, 1, cluster=True)
-        found |= dict.fromkeys(one for one in room if not one.k_streamed)
+        fitting = find_divisions(kind, chip, units, 8, 1, cluster=True)
+        found |= dict.fromkeys(one for one in fitting if not one.k_streamed)
     return list(found)
 
 
@@ -202,9 +202,9 @@ def _find_whole_rows(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig
                 break
         else:
             continue
-        room = min(255, 65536 // (-(-one.threads // 128) * 128))
+        max_registers = min(255, 65536 // (-(-one.threads // 128) * 128))
         products = one.units * kind.gates * kind.padded * one.rows
-        fits = one.shared_bytes <= chip.shared_bytes and row_registers(one) <= room
+        fits = one.shared_bytes <= chip.shared_bytes and row_registers(one) <= max_registers
         few = one.threads <= _MAX_ROW_THREADS and products <= _MAX_ROW_PRODUCTS
         if fits and few and one.blocks > blocks // 2:
             found.append(one)
@@ -228,7 +228,7 @@ def select_layers_at_once(
     """
     alone = find_gathers(kind, layer)
     least = min((step_us(one, layer) for one in alone), default=0.0)
-    room = [
+    fitting = [
         one
         for one in find_gathers(kind._replace(layers=layers), layer)
         if one.chunks == 1
@@ -240,7 +240,7 @@ def select_layers_at_once(
     ]
     found: list[KernelConfig] = []
     blocks = layer.chip.multiprocessors
-    for one in sorted(room, key=lambda one: step_us(one, layer)):
+    for one in sorted(fitting, key=lambda one: step_us(one, layer)):
         if one.groups(layer.batch) * one.group_blocks <= blocks:
             found.append(one)
             blocks = one.groups(layer.batch) * layers * min(-(-one.blocks // 2), one.blocks - 1)
