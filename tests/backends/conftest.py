@@ -1,4 +1,4 @@
-"""A libcublasLt of our own that computes on the host, also for who stands on it."""
+"""A stand-in of libcublasLt that computes on the host, for tests of all backends that use it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def standin_ffi():
 
 @pytest.fixture
 def standin(standin_path, standin_ffi):
-    """What `control.h` declares, as it is at first."""
+    """The control functions of the stand-in, in their initial state."""
     return cublas_host.fresh_control(standin_path, standin_ffi)
 
 
 @pytest.fixture
 def cublas(standin, standin_path):
-    """dnnffi's library over the stand-in; at the end nothing is left of it."""
+    """dnnffi's library object over the stand-in. The test fails if an object is not destroyed."""
     with cublas_host.open_cublas(standin_path, standin) as made:
         yield made

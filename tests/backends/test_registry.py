@@ -1,4 +1,4 @@
-"""Tests of the backend chosen for an array, with a CuPy that is a few lines."""
+"""Tests of the choice of a backend for an array, with a minimal stand-in of CuPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnffi.device.cupy import CupyMemory
 from dnnffi.errors import LibraryNotFoundError
 from dnnffi.rnn.backend import rnn_backends
 
-ROOMS = {"cudnn": (cudnn, "cuda"), "miopen": (miopen, "rocm")}
+LIBRARIES = {"cudnn": (cudnn, "cuda"), "miopen": (miopen, "rocm")}
 
 
 def fake_cupy(monkeypatch, is_hip):
@@ -29,8 +29,8 @@ def fake_cupy(monkeypatch, is_hip):
     runtime = SimpleNamespace(is_hip=is_hip, getDevice=lambda: 0, getDeviceCount=lambda: 1)
     module.cuda = SimpleNamespace(runtime=runtime, alloc=None, get_current_stream=None)
     monkeypatch.setitem(sys.modules, "cupy", module)
-    for room, _ in ROOMS.values():
-        monkeypatch.setattr(room._process, "current", None)
+    for module_of_library, _ in LIBRARIES.values():
+        monkeypatch.setattr(module_of_library._process, "current", None)
     return module
 
 
@@ -51,12 +51,12 @@ def library_of(kind_of_library, memory):
 def test_an_array_of_the_other_platform(monkeypatch, is_hip, own, other, message, found):
     array = fake_cupy(monkeypatch, is_hip).ndarray()
     assert kind(array) == ("rocm" if is_hip else "cuda")
-    for name, (room, kind_of_library) in ROOMS.items():
+    for name, (module, kind_of_library) in LIBRARIES.items():
         if found or name == own:
             library = library_of(kind_of_library, CupyMemory())
-            monkeypatch.setattr(room._process, "current", library)
+            monkeypatch.setattr(module._process, "current", library)
         else:
-            monkeypatch.setattr(room._process, "_places", ())
+            monkeypatch.setattr(module._process, "_places", ())
     taken = rnn_backends.for_call(None, array)
     assert taken.name == own
     assert taken.device_of("x", array) == 3

@@ -1,4 +1,4 @@
-"""Ownership of native objects, with Python objects in their place."""
+"""Tests of the ownership of native objects, with Python objects in their place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dnnffi.backends.vendor.resource import Resource, ResourceGroup
 
 
 class Native:
-    """A library with one kind of object: counts what it made and keeps what was destroyed."""
+    """A library with one kind of object, which counts created and lists destroyed objects."""
 
     def __init__(self):
         self.lib = self
@@ -169,7 +169,7 @@ def test_a_forked_child_destroys_what_it_made_alone(native, resource):
 
 
 def grouped(native, count=3, making=3):
-    """A group with room for ``count`` objects, of which ``making`` were made."""
+    """Return a group with capacity for ``count`` objects, of which ``making`` were made."""
     out = [None] * count
     group = ResourceGroup(out, count, native.destroy)
     for index in range(making):

@@ -40,7 +40,7 @@ return {
 
 
 class Seen(NamedTuple):
-    """A page at a width: what `LOOK` finds, and what the browser complains of."""
+    """Result of `LOOK` for a page at a width, and the messages of the browser."""
 
     found: dict
     said: list
@@ -72,7 +72,7 @@ return location.href === arguments[0] && document.readyState === 'complete'
 
 
 def open_page(browser, page):
-    """Open a built page, and wait until all of it is there: `get` may return before."""
+    """Open a built page, and wait until it is complete: `get` may return before."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     address = (BUILD / page).as_uri()
@@ -174,7 +174,7 @@ return shown.map(e => {
 
 @pytest.fixture
 def shown(browser):
-    """The text of the figures of a page that are shown: pixels and colour, a list for each."""
+    """Text of the visible figures of a page: for each figure, its sizes in pixels and colours."""
 
     def at(page, size, scheme="light"):
         width, height = size

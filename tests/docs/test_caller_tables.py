@@ -1,4 +1,4 @@
-"""The tables of callers show the figures of their record, and no others."""
+"""Tests that the tables of callers show the figures of their record, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures in the text of pages and in comments: each names its GPU and comes from a record."""
+"""Tests that figures in pages and comments name their GPU and come from a record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def text_of(page):
 
 
 def gpus():
-    """The models that the records of a GPU name."""
+    """Return the GPU models that the records name."""
     made = (ROOT / "docs" / "verification").glob("*.json")
     text = "".join(json.dumps(record(path.name)) for path in made)
     return {name.split()[1] for name in re.findall(r'"device": "(NVIDIA [^"(]+)', text)}
@@ -63,7 +63,7 @@ def paragraphs(page):
 
 
 def comments(path):
-    """The comments and docstrings of a source file."""
+    """Return the comments and docstrings of a source file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix in (".cu", ".cuh"):
         return re.findall(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL)
@@ -112,7 +112,7 @@ def test_the_page_of_what_is_supported_names_the_gpus_of_the_records():
 
 
 def steps(side, dtype, batch, sizes):
-    """Microseconds of a step in the record of steps, of a side or of both as a ratio."""
+    """Return the recorded microseconds of a step, or the ratios of cuDNN to the own kernels."""
     rows = [
         row
         for row in record("own_steps.json")["rows"]
@@ -205,7 +205,7 @@ def test_the_settings_on_the_page_of_benchmarks_are_those_of_the_code():
 
 
 def searched(arch, size=224):
-    """The convolutions and gradients of a network that differ, each of which is searched for."""
+    """Return the different convolutions and gradients of a network, which are searched for."""
     network = resnet(arch, 64)
     found = set()
     for block in network.blocks:

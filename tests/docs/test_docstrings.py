@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names run as they are printed, each by itself."""
+"""Tests that the examples in the docstrings of public names run as printed, independently."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ON_VULKAN = ("PackedRNN", "load_rnn", "pack_rnn")
 
 
 def is_used(name):
-    """Whether callers call it, or its methods: errors and named results are only looked at."""
+    """Return whether callers call a name or its methods, unlike errors and named results."""
     value = getattr(dnnffi, name)
     only_looked_at = name in ("Gradients", "HeldMemory", "Parameter")
     return not (only_looked_at or (isinstance(value, type) and issubclass(value, BaseException)))
 
 
 def methods(name):
-    """The public methods that a class defines itself."""
+    """Yield the public methods that a class defines itself."""
     found = vars(getattr(dnnffi, name)) if isinstance(getattr(dnnffi, name), type) else {}
     for method, value in found.items():
         plain = value.__func__ if isinstance(value, classmethod) else value

@@ -1,8 +1,8 @@
-"""The Python code of README.md and of the pages in docs runs as it is printed.
+"""Tests that the Python code of README.md and of the pages in docs runs as printed.
 
-A page's blocks run in order and share their names. A comment as ``<!-- gpu torch -->`` before a
-block says what it needs; every other block runs on NumPy and on CuPy, by the line
-that imports one of them as ``xp``.
+A page's blocks run in order and share their names. A comment like ``<!-- gpu torch -->`` before a
+block lists what it needs; every other block runs on NumPy and on CuPy, because the line that
+imports one of them as ``xp`` is replaced.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ IMPORT = re.compile(r"^import (?:numpy|cupy) as xp\b", re.MULTILINE)
 
 @pytest.fixture(autouse=True)
 def logger_as_before():
-    """Leave the logger's level as it was: docs/tuning.md sets it, for the whole process."""
+    """Restore the logger's level, which docs/tuning.md sets for the whole process."""
     logger = logging.getLogger("dnnffi")
     level = logger.level
     yield
@@ -75,7 +75,7 @@ def blocks(page):
 
 
 def run(page, module, present):
-    """Run the blocks of a page whose needs are ``present``; the names that they leave."""
+    """Run the blocks of a page whose needs are ``present``, and return their names."""
     names = {"__name__": "example"}
     for block in blocks(page):
         if block.needs <= present:
@@ -96,7 +96,7 @@ def has_torch():
 def test_every_page_with_code_is_run():
     pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
     with_code = {page for page in pages if "```python" in (ROOT / page).read_text("utf-8")}
-    # That of docs/vulkan.md needs an adapter: tests/backends/vulkan/test_page.py runs it.
+    # The code of docs/vulkan.md needs an adapter: tests/backends/vulkan/test_page.py runs it.
     assert with_code == {*PAGES, "docs/vulkan.md"}
 
 

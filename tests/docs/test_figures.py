@@ -1,4 +1,4 @@
-"""The figures of the pages show what the records hold."""
+"""Tests that the figures of the pages show the data of the records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MACHINE = {"device": "Some GPU", "cudnn": "9.19.0", "torch": "2.11", "date": "20
 
 
 def record(rows, machine=MACHINE):
-    """Of milliseconds by model, for the inference of the first shape of fastrnns."""
+    """Return a record of inference times of the first shape of fastrnns.
+
+    ``rows`` has the milliseconds by model.
+    """
     name = FASTRNNS[0].name
     return {
         "machine": machine,
@@ -34,7 +37,7 @@ def record(rows, machine=MACHINE):
 
 
 def drawn(record):
-    """The speed of a record as SVG."""
+    """Draw the speeds of a record as SVG."""
     return figures["svg"](figures["speed"](record))
 
 
@@ -43,7 +46,10 @@ def texts(svg):
 
 
 def lengths(svg):
-    """Those of the bars, of which the longest is 1: the only filled paths that are clipped."""
+    """Return the lengths of the bars relative to the longest.
+
+    Bars are the only filled paths that are clipped.
+    """
     paths = [one for one in ET.fromstring(svg).iter(f"{SVG}path") if one.get("clip-path")]
     bars = [one.get("d") for one in paths if "fill: none" not in one.get("style")]
     ends = [[float(x) for x in re.findall(r"[ML] (\S+)", bar)] for bar in bars]
@@ -52,12 +58,12 @@ def lengths(svg):
 
 
 def coordinates(path):
-    """The points of a path, [x, y]."""
+    """Return the points [x, y] of a path."""
     return [[float(x), float(y)] for x, y in re.findall(r"[ML] (\S+) (\S+)", path.get("d"))]
 
 
 def axis_values(axes, letter, values):
-    """A function from a coordinate to the value on a logarithmic axis with grid lines."""
+    """Return a function from a coordinate to the value on a logarithmic axis with grid lines."""
     grid = [
         coordinates(path)[0]["xy".index(letter)]
         for tick in axes.iter(f"{SVG}g")
@@ -72,7 +78,7 @@ def axis_values(axes, letter, values):
 
 
 def ticks(svg, letter):
-    """The numbers at the ticks of an axis that the panels share, from the first panel with some."""
+    """Return the tick labels of an axis that the panels share, from the first panel with labels."""
     for axes in panels(svg):
         found = [
             float(text.text)
@@ -91,7 +97,7 @@ def panels(svg):
 
 
 def steps_in(svg):
-    """[hidden size, microseconds] of the points of each line of each panel, as they are drawn."""
+    """Return the drawn points [hidden size, microseconds] of each line of each panel."""
     found = []
     for axes in panels(svg):
         hidden, us = (axis_values(axes, letter, ticks(svg, letter)) for letter in "xy")
@@ -101,7 +107,7 @@ def steps_in(svg):
 
 
 def steps_of(record):
-    """The same from the rows of a record."""
+    """Return the points of `steps_in` as expected from the rows of a record."""
     kinds = sorted({(row["dtype"], row["batch"]) for row in record["rows"]})
     found = []
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""The page for programs that leave CuPy 13 speaks of every function that they could have called."""
+"""Tests that the page for programs that used CuPy 13 names every function of its cuDNN modules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ fused_ops_execute set_fused_ops_const_param_pack_attribute get_fused_ops_const_p
 set_fused_ops_variant_param_pack_attribute get_fused_ops_variant_param_pack_attribute cudnn_version
 """
 
-# Those of cupy_backends/cuda/libs/cudnn.pyx, which cupy.cuda.cudnn shows, without their versions.
+# The public names of cupy_backends/cuda/libs/cudnn.pyx, which cupy.cuda.cudnn shows, without
+# suffixes of versions.
 CUPY_CUDA = """
 CuDNNError check_status get_build_version getVersion queryRuntimeError create destroy setStream
 getStream createTensorDescriptor setTensor4dDescriptor setTensor4dDescriptorEx getTensor4dDescriptor
@@ -76,7 +77,7 @@ def test_a_function_of_cupyx_cudnn_is_named(name):
 
 
 def families():
-    """What the page says between backquotes, with what stands for several names filled in."""
+    """Return the names in backquotes on the page, with names that stand for a family expanded."""
     said = set(re.findall(r"`(?:cuda\.cudnn\.)?(\w+)`", TEXT))
     algorithms = re.findall(r"`(\w+)\.\.\.(\w+)`", TEXT)
     directions = ("Forward", "BackwardData", "BackwardFilter")

@@ -1,4 +1,4 @@
-"""The script that adds the hashes of parts to records that have the hash of the whole source."""
+"""Tests of the script that adds the hashes of parts to records with a hash of all sources."""
 
 from __future__ import annotations
 

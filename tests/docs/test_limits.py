@@ -1,4 +1,4 @@
-"""The numbers that the pages give for what is held, measured and refused are those of the code."""
+"""Tests that the limits on the pages are those of the code."""
 
 from __future__ import annotations
 

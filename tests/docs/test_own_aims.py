@@ -1,4 +1,4 @@
-"""The table of aims for our own kernels says what the records hold."""
+"""Tests that the table of aims for dnnffi's own kernels shows the figures of the records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LSTM = "lstm f16 100 64 512 512 1 uni"
 
 
 def record(shapes, times, sets=("performance",)):
-    """Of shapes and, by model, the milliseconds of an inference of each."""
+    """Return a record of inference times; ``times`` has the milliseconds by model."""
     return {
         "shapes": [shape.as_json() | {"sets": list(sets)} for shape in shapes],
         "rows": [

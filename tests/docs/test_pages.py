@@ -163,7 +163,7 @@ def test_a_record_of_the_emulated_device_in_words():
 
 
 def supported(cudnn=None, miopen=None):
-    """The cells of cuDNN and MIOpen, by what is asked."""
+    """Return the cells of cuDNN and MIOpen in the table of support, by the first column."""
     rows = support["support_rows"]({"cudnn": cudnn, "miopen": miopen, "vulkan": None})
     assert {len(row) for row in rows} == {len(support["HEAD"])}
     return {row[0]: row[1:3] for row in rows}
@@ -347,7 +347,7 @@ def test_what_a_run_showed_is_what_its_tests_kept():
 
 
 class Run:
-    """What pytest hands over at the end of a run."""
+    """Stand-in for pytest's terminal reporter at the end of a run."""
 
     def __init__(self, *, record=True, **reports):
         self.config = SimpleNamespace(getoption=lambda name: record)
@@ -378,7 +378,7 @@ def test_a_record_is_of_a_run_in_its_folder(tmp_path, monkeypatch, folder, recor
     if written:
         found = json.loads((tmp_path / "one.json").read_text(encoding="utf-8"))
         assert (found["device"], found["passed"], found["error"]) == ("it", 2, 1)
-        # What a test left behind is found after it passed.
+        # A leak is found after the test passed, and removes it from the record.
         assert found["problems"] == {"lstm": 1}
 
 
@@ -613,8 +613,8 @@ def test_what_is_said_of_networks_in_jax_is_of_the_record():
         f"from {min(scans):.2f} to {max(scans):.1f} times)"
     ) in " ".join(read("README.md").split())
     page = " ".join(read("docs/jax.md").split())
-    behind = max(one["dnnffi.jax"] for one in times if one["plan"] < 0.97 * one["dnnffi.jax"])
-    longer = f"{math.ceil(100 * behind) / 100:.2f}"
+    slowest = max(one["dnnffi.jax"] for one in times if one["plan"] < 0.97 * one["dnnffi.jax"])
+    longer = f"{math.ceil(100 * slowest) / 100:.2f}"
     assert f"networks that take more than {longer} ms are within 3 % of the plan" in page
     alone, two = record["devices"][:2]
     most = [2 * alone[way] / (alone[way] + two["sum"]) for way in ("shard_map", "jit")]

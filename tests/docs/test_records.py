@@ -1,4 +1,4 @@
-"""Records in docs/verification are of the source as it is now, or are listed with a reason."""
+"""Tests that records in docs/verification are of the current source, or listed with a reason."""
 
 from __future__ import annotations
 

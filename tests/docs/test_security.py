@@ -1,4 +1,4 @@
-"""SECURITY.md names every module that opens a file."""
+"""Test that SECURITY.md names every module that opens a file."""
 
 from __future__ import annotations
 

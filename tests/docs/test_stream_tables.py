@@ -1,4 +1,4 @@
-"""The tables and the figure of streams show the figures of their records, and no others."""
+"""Tests that the tables and the figure of streams show the figures of their records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MACHINE = {"device": "Some GPU", "cudnn": "9.19.0", "torch": "2.11", "date": "20
 
 
 def record(times=TIMES, streams=EVERYDAY):
-    """A record with the times of each model, multiplied by the number of the stream."""
+    """Return a record with the times of each model, multiplied by the number of the stream."""
     rows = [
         {
             "shape": stream.name,

@@ -1,4 +1,4 @@
-"""The tables of the pages show the figures of the records in docs/verification, and no others."""
+"""Tests that the tables of the pages show the figures of the records in docs/verification."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def read(name):
 
 
 def numbers(*cells):
-    """The numbers in the cells, in order; they may have commas for thousands."""
+    """Return the numbers in the cells, in order; they may have commas for thousands."""
     found = (re.findall(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?", cell) for cell in cells)
     return [float(number.replace(",", "")) for one in found for number in one]
 
 
 def nearly(values, digits):
-    """Equal to values that are printed with that many decimals."""
+    """Return a comparison with values that are printed with ``digits`` decimals."""
     return pytest.approx(values, rel=0, abs=0.5001 * 10**-digits)
 
 
@@ -156,7 +156,7 @@ def test_the_host_cost_of_plans_is_shown():
 
 
 def equal_shapes(record):
-    """The shapes of the set performance that a mean over this set includes."""
+    """Return the shapes of the set ``performance`` with rows of equal length, for means."""
     return [
         one["name"]
         for one in record["shapes"]
@@ -242,7 +242,7 @@ def test_the_aims_of_convolutions_are_shown_with_the_figures_of_the_record():
 
 
 def is_reached(aim, measured):
-    """Whether the first number of a measurement reaches an aim, or None at its very limit."""
+    """Return whether the first number of a measurement reaches an aim; None if they are equal."""
     (limit, found) = numbers(aim)[0], numbers(measured)[0]
     if found == limit:
         return None
@@ -259,7 +259,7 @@ def test_an_aim_is_said_to_be_reached_if_its_figure_does_so():
 
 
 def targets():
-    """What, aim, measured and reached of the table of aims for networks."""
+    """Return (what, aim, measured, reached) of the rows of the table of aims for networks."""
     return [(what, *cells[1:4]) for what, *cells in records["target_rows"](read("bench_rnn.json"))]
 
 
@@ -334,7 +334,7 @@ OF_ALL_SETS = (EQUAL, "20 networks drawn at random", "any of these")
 
 
 def own_speedups(phase):
-    """The fastest peer's time over that of the captured plan, by shape."""
+    """Return the fastest peer's time divided by that of the captured plan, by shape."""
     scans = {
         row["shape"]: min(ms for name, ms in row[phase].items() if name.startswith("scan "))
         for row in read("bench_jax.json")["rows"]

@@ -1,4 +1,4 @@
-"""Texts for users have the words of the field: pages, docstrings of public names, help."""
+"""Tests of the words in texts for users: pages, docstrings of public names, help."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NO_FIRST_WORD = re.compile(r"(Of|What|How|Where|Which|Who|When|Why|Those|These|T
 
 
 def found(text):
-    """Return what is not to be written, with what is around it."""
+    """Return the forbidden words in a text, with their surroundings."""
     text = " ".join(text.split())
     return [
         f"{rule}: ...{text[max(0, one.start() - 40) : one.end() + 20]}..."

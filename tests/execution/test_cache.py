@@ -119,7 +119,7 @@ def test_the_first_that_is_ready_is_everybodys():
 
 @contextmanager
 def handler(does):
-    """What SIGUSR1 does for the length of a block, in which a hang is a failure."""
+    """Handle SIGUSR1 by calling ``does`` during a block, in which a hang is a failure."""
     before = signal.signal(signal.SIGUSR1, lambda number, frame: does())
     try:
         with bounded():
@@ -129,7 +129,7 @@ def handler(does):
 
 
 class Key:
-    """A key that is looked at in the middle of a signal."""
+    """A key whose hash raises SIGUSR1, which interrupts the lookup."""
 
     def __init__(self):
         self.looks = 0

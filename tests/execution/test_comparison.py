@@ -1,4 +1,4 @@
-"""Tests of what counts as rounding and what does not, with made-up results."""
+"""Tests of the comparison of results: which deviations count as rounding."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def problem_of(dtype):
 
 
 def run(dtype, found, compute, *inputs):
-    """`compare` on one result, which is rounded to ``dtype``."""
+    """Run `compare` on one result, which is rounded to ``dtype``."""
     rounded = {"y": np.array(found).astype(dtype_object(dtype))}
     arrays = [np.array(one).astype(dtype_object(dtype)) for one in inputs]
     compare(problem_of(dtype), rounded, lambda *up: {"y": compute(*up)}, arrays)
 
 
 def refused(dtype, found, compute, *inputs):
-    """The deviation and what was allowed."""
+    """Return the deviation of a refused result, and the allowed one."""
     with pytest.raises(ValidationError) as caught:
         run(dtype, found, compute, *inputs)
     return caught.value.deviations["y"]
 
 
 def difference(a, b):
-    """Of two products: where they are nearly equal, their rounding is all that is left."""
+    """Return the difference of two products, which is only rounding if they are nearly equal."""
     return a * 1.5 - b * 1.5
 
 

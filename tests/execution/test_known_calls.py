@@ -1,4 +1,4 @@
-"""Calls that were made before, and how many of them are known."""
+"""Tests of `KnownCalls`: known calls, their lifetime and their number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dnnffi.execution.known_calls import KnownCalls
 
 
 class Plan:
-    """Something that can be referred to weakly."""
+    """An object with weak references."""
 
 
 def test_a_call_is_known_with_its_plan_for_as_long_as_that_lives():

@@ -1,4 +1,4 @@
-"""Locks that handlers take again and children find free; turns that end with their frame."""
+"""Tests of locks that signal handlers re-enter and child processes find free, and of `Turn`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def no_hang():
 
 @pytest.fixture
 def held():
-    """A lock that another thread holds for the length of the test."""
+    """A lock that another thread holds during the test."""
     lock, taken, done = new_lock(), threading.Event(), threading.Event()
 
     def hold():
@@ -38,7 +38,7 @@ def held():
 
 
 def is_free(lock):
-    """Whether another thread could take it now."""
+    """Return whether another thread can acquire a lock now."""
     found = []
 
     def take():

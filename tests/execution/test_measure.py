@@ -10,14 +10,14 @@ from dnnffi.execution.measure import Filler, median_time, sample
 
 
 class Settable(np.ndarray):
-    """An array of NumPy that can be written to as one of CuPy can."""
+    """A NumPy array with the method ``set`` of CuPy arrays."""
 
     def set(self, values):
         self[...] = values
 
 
 class FakeMemory:
-    """Arrays that nobody wrote to."""
+    """Memory whose new arrays are NaN."""
 
     def empty(self, shape, dtype):
         return np.full(shape, np.nan, dtype).view(Settable)
@@ -58,7 +58,7 @@ def test_what_is_compared_has_a_dtype_whose_squares_do_not_overflow(dtype, widen
 
 
 class Clock:
-    """A memory on which calls take these milliseconds, one after the other."""
+    """A memory on which successive measurements give ``times`` in milliseconds."""
 
     def __init__(self, *times):
         self.times = list(times)

@@ -1,4 +1,4 @@
-"""When a call becomes a graph, and what the graph keeps alive."""
+"""Tests of `Operation`: the capture of a call as a graph, and the objects that it keeps alive."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dnnffi.execution.replay import GraphMemory
 
 
 class Owner:
-    """Something whose life can be seen: an executor, a handle."""
+    """Stand-in for an executor or a handle, with weak references."""
 
 
 class Graph:
-    """What a capture gives."""
+    """A captured graph of 100 bytes."""
 
     nbytes, launches = 100, 0
 
 
 class Memory:
-    """Captures by calling, on a stream of its own."""
+    """Memory whose capture calls the function on a stream of its own."""
 
     def __init__(self):
         self.captured = []
@@ -40,7 +40,7 @@ class Memory:
 
 @pytest.fixture
 def made():
-    """(operation, memory, launches made for captures, failures told)."""
+    """(operation, memory, launches made for captures, reported failures)."""
     memory, launches, failures = Memory(), [], []
 
     def launch_on(stream):

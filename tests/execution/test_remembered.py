@@ -1,4 +1,4 @@
-"""Arrays that were seen before: known by what they are, for as long as they live."""
+"""Tests of `Remembered`: arrays known by identity during their lifetime."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dnnffi.execution.remembered import Remembered
 
 
 class Array:
-    """Something that can be referred to weakly."""
+    """An object with weak references."""
 
 
 def identities(arrays):

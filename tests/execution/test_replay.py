@@ -1,4 +1,4 @@
-"""When a call is captured, which graphs are kept, and how much memory they may hold."""
+"""Tests of replay: capture of calls, kept graphs, and the limit of their memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replays(most=4, memory=None, **more):
 
 
 def call(operation, addresses):
-    """A call as a plan makes it: whether it was captured."""
+    """Make a call as a plan does, and return whether it was captured."""
     graph = operation.graphs.get(addresses)
     captured = graph is None and operation.due(addresses)
     if captured:
@@ -147,7 +147,7 @@ def test_clearing_lets_go_of_graphs_and_counts():
 
 
 def idle(memory, operations):
-    """The graphs of ``operations`` were looked at and not launched since."""
+    """Mark the graphs of ``operations`` as not launched since the last check."""
     for operation in operations:
         for addresses, graph in operation.graphs.items():
             held = memory._held[operation.weak, addresses]
@@ -327,7 +327,7 @@ def test_an_operation_is_collected_while_another_thread_holds_the_lock():
 
 
 class TellingGraph(FakeGraph):
-    """A graph that does something when it goes."""
+    """A graph that calls a function when it is deleted."""
 
     goes = staticmethod(lambda: None)
 

@@ -1,4 +1,4 @@
-"""Arrays that err: by no more than they may, and otherwise as NumPy's own."""
+"""Tests of arrays with rounding errors: bounds of the errors, and results as NumPy's."""
 
 from __future__ import annotations
 

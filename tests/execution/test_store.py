@@ -1,4 +1,4 @@
-"""Results on disk: whole or not there, and never in the way of a call."""
+"""Tests of results on disk: complete or absent, and never an error for a call."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def parts(folder):
 
 
 def killed(folder, hours):
-    """The part of a writer that was killed some hours ago."""
+    """A partial file of a writer that was killed some hours ago."""
     before = parts(folder)
     with pytest.raises(AssertionError):
         bounded.run(KILLED)

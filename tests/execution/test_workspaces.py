@@ -1,4 +1,4 @@
-"""Workspaces by stream and thread."""
+"""Tests of workspaces by stream and thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dnnffi.execution.workspaces import Workspaces
 
 
 class FakeMemory:
-    """Arrays of NumPy."""
+    """Memory that allocates NumPy arrays."""
 
     def dtype(self, name):
         return np.dtype(name)
@@ -85,7 +85,7 @@ def test_clear_forgets_all(workspaces):
 
 
 class Telling(np.ndarray):
-    """A buffer that does something when it goes, as one of a user's allocator may."""
+    """A buffer that calls a function when it is deleted, as a user's allocator may."""
 
     goes = None
 

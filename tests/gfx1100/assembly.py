@@ -1,4 +1,4 @@
-"""Runs a few instructions of assembly on values, for the tests of the interpreter."""
+"""Run a few instructions of assembly on values, for the tests of the interpreter."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gfx1100.interpreter import Code, assemble
 
 LANES = 32
 SOURCES = ("v2", "v4", "v6")
-"""Where `vector` puts its operands; of 64 bits, in v[2:3] and so on. The result is in v8."""
+"""Vector registers of the operands of `vector`; one of 64 bits is in v[2:3], v[4:5] or v[6:7]."""
 
 
 def run(text: str, *arrays: np.ndarray, items: int = LANES, lds_bytes: int = 0, **grid) -> int:
@@ -21,9 +21,10 @@ def run(text: str, *arrays: np.ndarray, items: int = LANES, lds_bytes: int = 0, 
 
 
 def vector(instructions: str, *operands, result: str = "uint32", active: int = 0xFFFFFFFF):
-    """What v8 holds for each lane after the instructions, on operands as NumPy arrays or scalars.
+    """Return v8 of each lane after the instructions; operands are NumPy arrays or scalars.
 
-    Only the lanes of ``active`` execute them; v8 was 0.
+    The operands are in the registers `SOURCES`. Only the lanes of the bit mask ``active`` execute
+    the instructions; v8 is 0 before them.
     """
     dtype = np.dtype(result)
     found = np.zeros(LANES, dtype)
@@ -48,7 +49,7 @@ def vector(instructions: str, *operands, result: str = "uint32", active: int = 0
 
 
 def scalar(instructions: str, *, result: str = "uint32", scc: int = 0) -> tuple[int, int]:
-    """What s20 (s[20:21] of 64 bits) and the scalar condition code are after the instructions."""
+    """Return s20 (s[20:21] for uint64) and the scalar condition code after the instructions."""
     found = np.zeros(3, "uint32")
     text = f"""
         s_mov_b32 s20, 0

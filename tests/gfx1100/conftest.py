@@ -34,7 +34,7 @@ def environment():
 
 @pytest.fixture
 def hip():
-    """The device library, as if fresh; at the end nothing may be left or have gone wrong."""
+    """The device library, reset. The test fails if it leaves objects or a violation."""
     from gfx1100.device_library import device
 
     library = device()
@@ -49,7 +49,7 @@ def hip():
 
 
 def violations(library) -> list[str]:
-    """The texts of what went wrong; reading them forgets them."""
+    """Return the texts of the violations since the last reset, and reset the library."""
     count = library.gfx1100_violations()
     found = [library.gfx1100_violation(i).decode() for i in range(min(count, 64))]
     library.gfx1100_reset()
@@ -62,7 +62,7 @@ def live(library) -> dict[str, int]:
 
 
 def milliseconds(library, work) -> float:
-    """What two events say of the calls between them."""
+    """Return the time of the calls that ``work`` makes, in milliseconds, from two events."""
     first, last = ctypes.c_void_p(), ctypes.c_void_p()
     for event in (first, last):
         assert library.hipEventCreate(ctypes.byref(event)) == 0
@@ -78,7 +78,7 @@ def milliseconds(library, work) -> float:
 
 @pytest.fixture
 def session(hip):
-    """libMIOpen with a handle of its own, on the device that executes."""
+    """libMIOpen with a new handle, on the device with the interpreter installed."""
     from gfx1100 import joint
     from gfx1100.miopen import Session
 
@@ -92,7 +92,7 @@ def session(hip):
 
 @pytest.fixture
 def miopen(hip):
-    """dnnffi on the real libMIOpen, with arrays of a library of its own and no CuPy."""
+    """dnnffi on the real libMIOpen without CuPy, with arrays that dnnffi does not know."""
     from gfx1100.embedded import opened
 
     with opened(hip) as embedded:

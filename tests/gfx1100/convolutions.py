@@ -1,4 +1,4 @@
-"""Helpers of the convolution tests on the real libMIOpen: problems, and a list to inject."""
+"""Helpers of the convolution tests on the real libMIOpen: problems, calls, replaced functions."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def problem_of(operation=FORWARD, spec=None, sizes=SIZES, layout="channels_first
 
 
 def executor_of(miopen, problem):
-    """The executor of a problem; who asks closes it."""
+    """Make the executor of a problem; the caller closes it."""
     return MiopenConvExecutor(problem, current_launch(miopen.library), miopen.library)
 
 
 def conv(miopen, problem=None, asarray=DlpackArray.of, options=None):
-    """A forward through the functional API."""
+    """Run a forward pass through the functional API."""
     problem = problem_of() if problem is None else problem
     arrays = testing.conv_inputs(problem, 0)
     keywords = testing.conv_keywords(problem) | {"backend": "miopen"}
@@ -50,7 +50,7 @@ def conv(miopen, problem=None, asarray=DlpackArray.of, options=None):
 
 
 def training_step(miopen, spec=None, options=None):
-    """A forward with everything added, and all gradients."""
+    """Return y with bias, residual and activation, and all gradients, as NumPy arrays."""
     spec = spec_of() if spec is None else spec
     problem = problem_of(spec=spec, bias=True, residual=True, activation="relu", alpha=0.5)
     arrays = testing.conv_inputs(problem, 0)
@@ -66,18 +66,21 @@ def training_step(miopen, spec=None, options=None):
 
 
 class Injected:
-    """Stands in front of functions of a `gfx1100.embedded.Watched` library."""
+    """Replacements of functions of a `gfx1100.embedded.Watched` library."""
 
     def __init__(self, watched):
         self._watched = watched
 
     def put(self, name, replacement):
-        """``replacement(real, *arguments)`` is called instead."""
+        """Call ``replacement(real, *arguments)`` instead of the function ``name``."""
         real = getattr(self._watched, name)
         self._watched._functions[name] = lambda *arguments: replacement(real, *arguments)
 
     def list_solutions(self, change, direction="Forward"):
-        """The library lists ``change(its own)``, as (number, algorithm, workspace size)."""
+        """Let the library list ``change(solutions)`` instead of its own solutions.
+
+        A solution is (number, algorithm, workspace size in bytes).
+        """
         name = f"miopenConvolution{direction}GetSolution"
         changed = []
 

@@ -1,4 +1,4 @@
-"""The device library as Python sees it: HIP's functions and what ``device/control.h`` adds."""
+"""Bindings of the device library: HIP's functions and those of ``device/control.h``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROTOTYPE = re.compile(r"GFX1100_API ((?:const )?\w+ \*?)(gfx1100_\w+)\(([^)]*)
 
 @cache
 def device() -> ctypes.CDLL:
-    """The library that stands in for the HIP runtime, with the types of its controls."""
+    """Load the stand-in of the HIP runtime and set the types of its control functions."""
     (path,) = Path("/usr/local/lib").glob("libamdhip64.so.*")
     library = ctypes.CDLL(str(path))
     for result, name, parameters in _PROTOTYPE.findall(CONTROL.read_text()):

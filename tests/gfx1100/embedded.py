@@ -1,4 +1,4 @@
-"""dnnffi on the real libMIOpen and arrays that it does not know; what tests ask of it."""
+"""dnnffi on the real libMIOpen with arrays that dnnffi does not know, and helpers for tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ON_ARRAYS = (
     *("miopenRNN", "miopenConvolution", "miopenFind", "miopenExecute", "miopenActivationForward"),
     *("miopenSetTensor", "miopenOpTensor"),
 )
-"""How the names of functions begin that take arrays; those of descriptors end with that word."""
+"""Prefixes of functions that take arrays, except those whose name ends with ``Descriptor``."""
 
 
 class Watched:
-    """libMIOpen's functions, counted; one call can be made to fail without being made.
+    """Wrapper of libMIOpen that counts calls, and can fail one call instead of making it.
 
-    Functions that destroy never fail: who calls them has nobody to tell.
+    Functions that destroy objects never fail, because dnnffi cannot raise for them.
     """
 
     def __init__(self, lib):
@@ -61,7 +61,7 @@ class Watched:
         return call
 
     def live(self):
-        """Handles, descriptors and plans that were made and not destroyed, by kind."""
+        """Return the number of live handles, descriptors and plans by kind."""
         kinds = {name.removeprefix("miopenCreate") for name in self.calls if "Create" in name}
         kinds = {kind for kind in kinds if not re.match("Op[A-Z]", kind)}  # of a fusion plan
         alive = {
@@ -84,12 +84,12 @@ class Embedded:
 
     @property
     def rnn(self):
-        """What the backend does for networks; None before its first use."""
+        """The backend object for RNNs; None before its first use."""
         return self._used(rnn_backends.used())
 
     @property
     def conv(self):
-        """What the backend does for convolutions, likewise."""
+        """The backend object for convolutions; None before its first use."""
         return self._used(conv_backends.used())
 
     def _used(self, backends):
@@ -97,11 +97,11 @@ class Embedded:
         return next(found, None)
 
     def device_array(self, values):
-        """An array as executors take it."""
+        """Return a new device array of ``values``, in the form that executors take."""
         return device_array("a test's array", self.asarray(values))
 
     def reached(self):
-        """How often the library was called with arrays, and the device launched anything."""
+        """Return the numbers of library calls with arrays, by function, and of kernel launches."""
         with_arrays = {
             name: count
             for name, count in self.watched.calls.items()
@@ -110,7 +110,7 @@ class Embedded:
         return with_arrays, self.hip.gfx1100_calls(LAUNCHES)
 
     def forget(self):
-        """Let go of everything that is only cached, the thread's handle too."""
+        """Release all cached objects, including the thread's handle."""
         if self.rnn is not None:
             self.rnn.plans.clear()
             self.rnn._default_states.clear()
@@ -124,11 +124,11 @@ class Embedded:
 
 @contextmanager
 def opened(hip):
-    """A fresh library; at the end nothing is left of it."""
+    """Open a new `Embedded`. At the end it must have no live object and no failed launch."""
     joint.install()
     joint.failures.clear()
     embedded = Embedded(hip, miopen.load())
-    gc.freeze()  # tests collect garbage many times, and need not go through all that is imported
+    gc.freeze()  # tests collect garbage many times, and need not traverse imported modules
     try:
         with miopen.using(embedded.base), using(embedded.options["allocator"]):
             yield embedded

@@ -15,15 +15,15 @@ _CODES = {"i": 0, "u": 1, "f": 2}
 
 
 class OutOfMemory(MemoryError):
-    """The device had no memory; what a library raises of its own."""
+    """Raised by the array library when the device has no memory."""
 
 
 class HipError(RuntimeError):
-    """A copy of the library's own failed."""
+    """Raised by the array library when a copy fails."""
 
 
 class HipArray:
-    """A contiguous array in device memory, which goes with it. It shows itself in two ways.
+    """A contiguous array that owns its device memory and has ``__cuda_array_interface__``.
 
     ``HipArray.empty`` is an allocator for dnnffi.
     """
@@ -47,7 +47,7 @@ class HipArray:
 
     @classmethod
     def of(cls, values):
-        """A copy of a NumPy array."""
+        """Copy a NumPy array to the device."""
         values = np.array(values, order="C")
         made = cls(values.shape, values.dtype)
         _copy(made.address, values.ctypes.data, values.nbytes, HOST_TO_DEVICE)
@@ -69,7 +69,7 @@ class HipArray:
 
 
 class DlpackArray(HipArray):
-    """The same by DLPack alone: it says that it is ROCm's."""
+    """A `HipArray` that exports DLPack alone, with the device type of ROCm."""
 
     __cuda_array_interface__ = property()
 
@@ -105,7 +105,7 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 def capsule_of(array, device_type=ROCM, device_id=0, strides=None):
-    """A capsule for ``array``; the array keeps what it points to."""
+    """Return a DLPack capsule for ``array``, which keeps the structures it points to alive."""
     shape = (ctypes.c_int64 * len(array.shape))(*array.shape)
     steps = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
     managed = _Managed(

@@ -1,6 +1,6 @@
-"""Joins the interpreter to the device: launched kernels run.
+"""Run launched kernels: an executor for the device library that calls the interpreter.
 
-``install()`` makes this process' device library hand its launches to the interpreter.
+``install()`` sets it as the executor of this process.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ EXECUTOR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Launch))
 
 @dataclass
 class Descriptor:
-    """The 64 bytes by which a kernel says how it is to be started."""
+    """Fields of a kernel descriptor of 64 bytes, which says how to start the kernel."""
 
     lds_bytes: int
     scratch_bytes: int
-    entry: int  # from the descriptor's own address
+    entry: int  # offset in bytes from the descriptor
     user_data_count: int
-    group_ids: int  # a bit for each of x, y and z
+    group_ids: int  # bit mask of x, y and z
     properties: int
 
     @classmethod
@@ -59,7 +59,7 @@ class Descriptor:
 
 
 class LoadedObject:
-    """A code object in memory, at the addresses that its segments ask for."""
+    """A code object in memory, with each segment at its address relative to ``base``."""
 
     def __init__(self, image: bytes) -> None:
         self._image = image
@@ -96,13 +96,13 @@ class LoadedObject:
         return Descriptor.read(self._memory[at : at + 64])
 
     def code(self, kernel: bytes) -> Code:
-        """The code of a kernel: all of the object, or of a large one the kernel's own part."""
+        """Return the code of the whole object, or of one kernel if the object is large."""
         if len(self._image) < PIECEWISE:
             return self._code(None, None)
         starts = sorted(at for name, at in self.symbols.items() if name + b".kd" in self.symbols)
         start = self.symbols[kernel]
-        behind = next((at for at in starts if at > start), start + (1 << 18))
-        return self._code(kernel, (start, behind))
+        end = next((at for at in starts if at > start), start + (1 << 18))
+        return self._code(kernel, (start, end))
 
     def _code(self, key: bytes | None, span: tuple[int, int] | None) -> Code:
         if key not in self._codes:
@@ -139,7 +139,7 @@ def execute(launch: Launch) -> None:
 
 
 def dispatch_packet(launch: Launch, scratch: int, lds: int, descriptor: int):
-    """What a kernel can read of its own launch: an AQL packet."""
+    """Return the AQL packet from which a kernel reads the sizes of its launch."""
     packed = struct.pack(
         "<6H5I4Q",
         *(0, 3, *launch.local_size, 0, *launch.global_size),
@@ -149,7 +149,7 @@ def dispatch_packet(launch: Launch, scratch: int, lds: int, descriptor: int):
 
 
 def user_data(descriptor: Descriptor, packet: int, arguments: int) -> list[int]:
-    """The scalar registers that are set before a wave starts, in the order of the properties."""
+    """Return the initial scalar registers of a wave, in the order of the property bits."""
 
     def address(value: int) -> list[int]:
         return [value & 0xFFFFFFFF, value >> 32]
@@ -173,14 +173,14 @@ def user_data(descriptor: Descriptor, packet: int, arguments: int) -> list[int]:
 
 
 failures: list[str] = []
-"""Why launches failed, the newest last."""
+"""Messages of failed launches, the newest last."""
 
 
 @EXECUTOR
 def _executor(launch) -> int:
     try:
         execute(launch.contents)
-    except Exception as error:  # C cannot pass it on
+    except Exception as error:  # it cannot propagate through C
         name = launch.contents.name.decode()
         failures.append(f"{name}: {error}")
         if not isinstance(error, ExecutionError):
@@ -190,5 +190,5 @@ def _executor(launch) -> int:
 
 
 def install() -> None:
-    """Let this process' device execute what is launched."""
+    """Let the device library of this process execute launched kernels."""
     device().gfx1100_set_executor(_executor)

@@ -1,4 +1,4 @@
-"""Compiles what stands in for the HIP runtime and for rocBLAS, beside the real libMIOpen.
+"""Compile the stand-ins for the HIP runtime and rocBLAS, which the real libMIOpen uses.
 
 Run inside the folder of ``root.py``. The libraries go to ``/usr/local/lib``, under the names that
 libMIOpen asks for, so that the loader finds them before any other.
@@ -20,7 +20,7 @@ HIP = ("-D__HIP_PLATFORM_AMD__=1",)
 
 def build() -> None:
     """Compile both libraries if their sources changed."""
-    sources = sorted(path for room in ("device", "blas") for path in (HERE / room).iterdir())
+    sources = sorted(path for folder in ("device", "blas") for path in (HERE / folder).iterdir())
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in [Path(__file__), *sources]))
     if STAMP.exists() and STAMP.read_text() == digest.hexdigest():
         return
@@ -33,7 +33,7 @@ def build() -> None:
 
 
 def needed(*names: str) -> list[str]:
-    """The file names, with the version, by which libMIOpen asks for the libraries."""
+    """Return the versioned file names of libraries that libMIOpen depends on."""
     library = next(Path("/usr/lib").glob("*/libMIOpen.so.1"))
     shown = subprocess.run(
         ["objdump", "-p", str(library)], check=True, capture_output=True, text=True
@@ -42,8 +42,8 @@ def needed(*names: str) -> list[str]:
     return [next(file for file in asked if file.startswith(f"{name}.so")) for name in names]
 
 
-def _compile(room: str, library: Path, *options: str) -> None:
-    sources = sorted(map(str, (HERE / room).glob("*.c")))
+def _compile(folder: str, library: Path, *options: str) -> None:
+    sources = sorted(map(str, (HERE / folder).glob("*.c")))
     target = ["-shared", "-o", str(library), f"-Wl,-soname,{library.name}"]
     subprocess.run(["gcc", *FLAGS, *sources, *target, *options], check=True)
 

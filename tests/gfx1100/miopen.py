@@ -1,6 +1,7 @@
-"""The real libMIOpen through its own header, for tests of the device beneath it.
+"""Bindings of the real libMIOpen from its own header, for tests of the emulated device.
 
-The bindings of dnnffi are not used here: a fault of the device should not look like one of theirs.
+They are separate from those of dnnffi, so that a fault of dnnffi does not look like one of the
+device.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DTYPES = {np.dtype("float16"): 0, np.dtype("float32"): 1}
 
 
 class MiopenStatus(Exception):
-    """A call returned another status than success."""
+    """Raised when a call returns a status other than success."""
 
     def __init__(self, name: str, status: int) -> None:
         super().__init__(f"{name} returned {status}")
@@ -28,14 +29,14 @@ class MiopenStatus(Exception):
 
 @cache
 def interface():
-    """cffi's FFI and the library."""
+    """Return cffi's FFI and the library."""
     ffi = cffi.FFI()
     ffi.cdef(_declarations())
     return ffi, ffi.dlopen("libMIOpen.so.1")
 
 
 def _declarations() -> str:
-    """miopen.h as cffi can read it: it is C++ in two places."""
+    """Return the declarations of miopen.h, with its two uses of C++ replaced by C for cffi."""
     preprocessed = subprocess.run(
         ["gcc", "-E", "-x", "c", "-D__HIP_PLATFORM_AMD__", "-D__attribute__(x)=", "-"],
         input="#include <miopen/miopen.h>\n",
@@ -56,7 +57,7 @@ def _declarations() -> str:
 
 
 class Session:
-    """A handle, and everything made with it, until ``close``."""
+    """A handle with descriptors and buffers, which exist until ``close``."""
 
     def __init__(self) -> None:
         self.ffi, self.library = interface()
@@ -76,7 +77,7 @@ class Session:
             assert self.hip.hipFree(ctypes.c_void_p(buffer)) == 0
 
     def call(self, name: str, *arguments: object) -> int:
-        """The status of a call."""
+        """Call a function and return its status."""
         return getattr(self.library, name)(*arguments)
 
     def check(self, name: str, *arguments: object) -> None:
@@ -84,11 +85,11 @@ class Session:
             raise MiopenStatus(name, status)
 
     def run(self, name: str, *arguments: object) -> None:
-        """A call whose first argument is the handle."""
+        """Call a function whose first argument is the handle; raise `MiopenStatus` if it fails."""
         self.check(name, self.handle, *arguments)
 
     def size(self, name: str, *arguments: object) -> int:
-        """The size that a call writes to its last argument."""
+        """Return the size that a call writes to its last argument."""
         size = self.ffi.new("size_t *")
         self.check(name, *arguments, size)
         return size[0]
@@ -100,7 +101,7 @@ class Session:
         return pointer[0]
 
     def tensor(self, shape, dtype="float32"):
-        """A descriptor of a contiguous tensor."""
+        """Create a descriptor of a contiguous tensor."""
         strides = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
         result = self.new("Tensor")
         kind = DTYPES[np.dtype(dtype)]
@@ -116,7 +117,7 @@ class Session:
     # Device memory.
 
     def allocate(self, size: int):
-        """``size`` bytes of device memory that nobody has written."""
+        """Allocate ``size`` bytes of device memory, without initializing them."""
         if size == 0:
             return self.null
         address = ctypes.c_void_p()

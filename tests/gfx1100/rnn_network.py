@@ -1,4 +1,4 @@
-"""An RNN of libMIOpen, with the reference's weights in the library's own places."""
+"""An RNN of libMIOpen, and the reference's weights at the offsets of the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 GATES = {"rnn_relu": (0,), "rnn_tanh": (0,), "lstm": (0, 1, 3, 2), "gru": (1, 0, 2)}
-"""The library's numbers of our gates, in our order."""
+"""The library's numbers of dnnffi's gates, in dnnffi's order."""
 LINEAR, SKIP = 0, 1
 WITHOUT_BIAS, WITH_BIAS = 0, 1
 DEFAULT_ALGORITHM = 0
@@ -59,17 +59,17 @@ class Network:
         return result
 
     def slices(self):
-        """For each of our weights that the library has: its gates' places, by offset and shape."""
+        """Yield (weight, rows, slice of the flat buffer) for each gate of the library's weights."""
         spec, hidden = self.spec, self.spec.hidden_size
         for i, (layer, direction, name, shape) in enumerate(spec.parameter_shapes()):
             if self.skip and layer == 0 and name == "w_ih":
                 continue
             number = layer * spec.num_directions + direction
             recurrent = spec.num_gates if name.endswith("hh") else 0
-            for at, gate in enumerate(GATES[spec.mode]):
+            for position, gate in enumerate(GATES[spec.mode]):
                 what = "Param" if name.startswith("w") else "Bias"
                 offset = self._offset(what, number, recurrent + gate)
-                rows = slice(at * hidden, (at + 1) * hidden)
+                rows = slice(position * hidden, (position + 1) * hidden)
                 yield i, rows, slice(offset, offset + int(np.prod(shape)) // spec.num_gates)
 
     def _offset(self, what: str, number: int, gate: int) -> int:
@@ -78,7 +78,7 @@ class Network:
         return self.session.size(name, self.descriptor, number, self.x_of_one_row, gate, tensor)
 
     def pack(self, weights) -> np.ndarray:
-        """The flat buffer."""
+        """Return the weights as a flat buffer."""
         flat = np.full(self.weight_bytes // self.dtype.itemsize, np.nan, self.dtype)
         for i, rows, place in self.slices():
             flat[place] = weights[i][rows].ravel()
@@ -86,7 +86,7 @@ class Network:
         return flat
 
     def unpack(self, flat: np.ndarray) -> list[np.ndarray | None]:
-        """The weights of a flat buffer, None for those that the library does not have."""
+        """Return the weights in a flat buffer, None for those that the library does not have."""
         result = [np.zeros(shape, flat.dtype) for *_, shape in self.spec.parameter_shapes()]
         given = set()
         for i, rows, place in self.slices():

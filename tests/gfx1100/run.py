@@ -1,10 +1,10 @@
-"""Runs a command where the real libMIOpen is, with this repository as ``/repository``.
+"""Run a command in the folder with the real libMIOpen, with the repository as ``/repository``.
 
     python3 tests/gfx1100/run.py python3 -m pytest tests/gfx1100
 
-Makes the folder (``root.py``) and what stands in for the device and rocBLAS (``libraries.py``)
-first. With ``--may-skip``, a machine that cannot make the folder says so and ends with 0, unless it
-is one of continuous integration: there (``CI`` is set) nothing is left out in silence.
+First make the folder (``root.py``) and the stand-ins for the device and rocBLAS (``libraries.py``).
+With ``--may-skip``, exit with 0 and a notice if the folder cannot be made, unless ``CI`` is set:
+continuous integration must not leave out these tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTICE = """
 
 
 def make_once() -> Path:
-    """The folder; who comes while another makes it waits for that."""
+    """Make the folder under a lock, so that one process at a time makes it."""
     root.FOLDER.parent.mkdir(parents=True, exist_ok=True)
     with root.FOLDER.with_name("lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

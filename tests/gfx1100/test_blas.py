@@ -1,4 +1,4 @@
-"""The reference BLAS against NumPy, and what it refuses."""
+"""Tests of the reference BLAS: results against NumPy, and refusals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def blas():
 
 @pytest.fixture
 def upload(hip):
-    """Arrays, by columns, to device memory that is freed behind the test."""
+    """Copy arrays in column-major order to device memory, which is freed after the test."""
     made = []
 
     def upload(array):

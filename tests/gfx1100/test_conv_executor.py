@@ -1,6 +1,7 @@
-"""The executor of convolutions on MIOpen: what arrays without CuPy cannot be, by address.
+"""The executor of convolutions on MIOpen, called with addresses.
 
-Channels last and bfloat16, and which handle knows what a search has found.
+With addresses it is tested in channels-last layouts and bfloat16, which arrays without CuPy cannot
+have. Also tested is which handle can run the result of a search.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}
 
 
 def truncated(array):
-    """The upper half of float32: bfloat16, rounded towards zero."""
+    """Round float32 towards zero to bfloat16, as uint16."""
     return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -36,7 +37,7 @@ def widened(array):
 
 
 def run(miopen, problem, solution_index=0):
-    """(result, what it should be, executor), of arrays in the problem's layout."""
+    """Return (result, expected result, executor) for random arrays in the problem's layout."""
     bfloat16 = problem.spec.dtype == "bfloat16"
     single = problem._replace(spec=spec_of(**fields_of(problem.spec, "float32")))
     inputs = testing.conv_inputs(single if bfloat16 else problem, 0)
@@ -118,7 +119,7 @@ def test_bfloat16(miopen, layout, operation):
 
 
 def test_the_library_adds_a_bias_to_channels_last_wrongly(miopen):
-    """Why y is a matrix to what is added: should this fail, the library has become better."""
+    """The reason why dnnffi adds a bias to y as a matrix; it fails once the library is fixed."""
     y, bias = np.zeros((2, 5, 6, 4), "f4"), np.arange(4, dtype="f4")
     handle, one, zero = (
         current_launch(miopen.library).owner,
@@ -202,7 +203,7 @@ def test_a_closed_executor_leaves_nothing(miopen):
 
 
 def test_only_the_handle_that_has_searched_can_run_an_algorithm(miopen):
-    """Why everything runs in immediate mode."""
+    """The reason why dnnffi runs all convolutions in immediate mode."""
     problem = problem_of(sizes=(5, 8))
     inputs = testing.conv_inputs(problem, 0)
     x, w = DlpackArray.of(inputs.x), DlpackArray.of(inputs.w)

@@ -1,4 +1,4 @@
-"""Convolutions of the real libMIOpen: kernels of another kind than the RNNs', by every solver."""
+"""Convolutions of the real libMIOpen by every solver; their kernels differ from those of RNNs."""
 
 from __future__ import annotations
 

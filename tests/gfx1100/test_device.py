@@ -1,4 +1,4 @@
-"""The device library by itself: what it counts, what it refuses, and how it fails on demand."""
+"""Tests of the device library alone: counters, refusals, and injected faults."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ XORWOW = 0
 
 
 def seeded(session, probability, seed):
-    """A dropout descriptor with states of its own."""
+    """Create a dropout descriptor with new states."""
     result = session.new("Dropout")
     size = session.size("miopenDropoutGetStatesSize", session.handle)
     states = session.allocate(size)
@@ -25,7 +25,7 @@ def seeded(session, probability, seed):
 
 
 def outputs(session, probability, seed):
-    """y of inference, y and dx of training, and the reference without dropout."""
+    """Return results of the library with dropout, and of the reference without dropout."""
     spec = RNNSpec(mode="gru", input_size=4, hidden_size=5, num_layers=2)
     network = Network(session, spec, dropout=seeded(session, probability, seed))
     problem = Problem(network, steps=3, batch=2)

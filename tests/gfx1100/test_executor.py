@@ -240,7 +240,7 @@ def test_with_own_buffers_and_accumulation(miopen, setups, dtype, layout):
     ("layout", "steps", "batch"), [("packed", 1, 65_537), ("packed", 2, 40_001), ("dense", 700, 94)]
 )
 def test_more_than_65536_rows_in_all(miopen, monkeypatch, layout, steps, batch):
-    """Groups of rows run; all rows at once do, too: the emulated GPU launches what no GPU does."""
+    """Rows run in groups, and also all at once, which only the emulated GPU can launch."""
     rng = np.random.default_rng(0)
     if layout == "packed":
         problem = RNNProblem.packed(SMALL, (batch,) * steps, training=True)
@@ -301,7 +301,7 @@ def test_rows_without_a_step_keep_their_states(miopen, batch_first):
 
 
 def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, monkeypatch):
-    # MIOpen writes behind the workspace that it asks for. Nothing is rounded up here, to see it.
+    # MIOpen writes past the end of the workspace that it asks for; rounding up would hide it.
     monkeypatch.setattr("dnnffi.backends.miopen.rnn_executor.aligned", lambda nbytes: nbytes)
     spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=9)
     setup = setups(problem=RNNProblem.packed(spec, (8193,), training=True))

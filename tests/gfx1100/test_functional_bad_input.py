@@ -19,7 +19,7 @@ CUDA = 2
 
 
 def on_device(value):
-    """The same arguments with arrays on the device; what is no array stays."""
+    """Replace the arrays in an argument by arrays on the device."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         return DlpackArray.of(value)
     if isinstance(value, dnnffi.RNNWeights):
@@ -41,19 +41,19 @@ def arguments_of(miopen, arguments):
 
 
 def translated(message):
-    """What is no array, or of another dtype, is refused in other words."""
+    """Replace the parts of a message that differ for arrays on this device."""
     other = "must be (an array in device memory|in device memory; this)"
     message = message.replace(host.NOT_AN_ARRAY, other)
-    if message.startswith("^hx of an LSTM"):  # whose parts are known as arrays of a device by then
+    if message.startswith("^hx of an LSTM"):  # its parts are already device arrays
         message = message.replace("got ndarray", "got DeviceArray")
         if message.endswith("got dict$"):
             return "^h_0 must be an array in device memory, .*; got dict$"
     message = message.replace("got ndarray", "got DlpackArray")
-    # Of an array with DLPack alone nobody knows that it is flat.
+    # The hint needs ``ndim``, which an array with DLPack alone does not have.
     message = message.removesuffix(
         r"; to use a flat buffer, pass RNNWeights\(flat, spec, backend='cudnn'\)$"
     )
-    # The executor looks at arrays whose shape is right, and knows its dtype alone.
+    # The executor checks arrays of the right shape, and does not know where its dtype is from.
     return message.replace("the dtype of the weights, ", "(the dtype of the weights, |dtype )")
 
 

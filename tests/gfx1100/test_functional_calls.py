@@ -1,4 +1,4 @@
-"""The functions on the real libMIOpen: whose the results are, dropout, leaks, faults."""
+"""The functions on the real libMIOpen: the type of results, dropout, leaks, faults."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_known_problem_makes_no_descriptors(miopen):
     dnnffi.lstm(*arguments, options=miopen.options)
     before = sum(miopen.watched.calls.values())
     dnnffi.lstm(*arguments, options=miopen.options)
-    # The zeros of h_0, and the forward.
+    # One to set h_0 to zeros, and one for the forward pass.
     assert sum(miopen.watched.calls.values()) == before + 2
 
 
@@ -178,9 +178,10 @@ def wrong(forward):
 
 
 def masks_of(ctx, problem):
-    """The masks in a reserve space: behind MIOpen's own part and the values, one a layer.
+    """Return the dropout masks in a reserve space, which follow MIOpen's own part and the values.
 
-    With lengths the own part and the masks are those of the rows that ran, longest first.
+    There is one mask between two layers. With lengths, MIOpen's part and the masks have the rows in
+    the order in which they run, longest first.
     """
     spec, item = problem.spec, np.dtype(problem.spec.dtype).itemsize
     context = ctx._saved.context
@@ -311,7 +312,7 @@ ONE_LAYER = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
 
 
 def training_step(miopen, packed=False, spec=ONE_LAYER, loose=False, **keywords):
-    """Everything that a training step calls, padding and a missing h_0 included."""
+    """Run a training step with padding and without h_0, and return dx."""
     x, weights = arrays_of(spec, 2, 2)
     given = [DlpackArray.of(w) for w in weights] if loose else packed_of(weights, spec)
     keywords |= {"batch_sizes": (2, 1)} if packed else {"lengths": (1, 2)}
@@ -323,7 +324,7 @@ def training_step(miopen, packed=False, spec=ONE_LAYER, loose=False, **keywords)
 
 
 def error_of(function, *arguments, **keywords):
-    """What a call raises, without the frames that keep its arrays alive; None if nothing."""
+    """Return the error of a call without its traceback, which keeps arrays alive, or None."""
     try:
         function(*arguments, **keywords)
     except (MemoryError, DnnffiError, HipError) as error:

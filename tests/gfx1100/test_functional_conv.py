@@ -14,7 +14,7 @@ DTYPES = ("float32", "float16")
 
 
 def matrix():
-    """The conformance problems that these arrays can be in: contiguous, of two types."""
+    """Return the conformance problems for contiguous arrays of `DTYPES`."""
     return [
         case._replace(problem=case.problem._replace(options=ConvOptions()))
         for case in conformance_conv.matrix()

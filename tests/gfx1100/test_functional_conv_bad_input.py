@@ -24,7 +24,7 @@ def on_device(value):
 
 
 def on_miopen(arguments, miopen):
-    """The same arguments with arrays on the device, the backend and an allocator."""
+    """Return arguments with arrays on the device, the backend and an allocator."""
     keywords = {name: on_device(value) for name, value in arguments.keywords.items()}
     keywords.setdefault("backend", "miopen")
     options = keywords.get("options", {})
@@ -34,7 +34,7 @@ def on_miopen(arguments, miopen):
 
 
 def translated(message):
-    """What is no array is refused in other words."""
+    """Replace the parts of a message that differ for arrays on this device."""
     for text in ("a NumPy or CuPy array", "a NumPy or CuPy", "a NumPy .*"):
         message = message.replace(f"must be {text}", "must be (an array )?in device memory.*")
     return message
@@ -129,7 +129,7 @@ def test_the_gradient_of_the_bias_in_double(miopen):
 
 
 class ChannelsLast(DlpackArray):
-    """As an array library would show a view of [N, H, W, C]."""
+    """An array with the strides of a channels-last view of [N, H, W, C]."""
 
     def __dlpack__(self, *, stream=None):
         _, c, h, w = self.shape

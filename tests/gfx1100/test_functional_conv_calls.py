@@ -52,7 +52,7 @@ def injected(miopen):
 
 
 def plan_of(miopen):
-    """The one plan that there is."""
+    """Return the only plan."""
     (plan,) = miopen.conv.plans.values()
     return plan
 
@@ -63,7 +63,7 @@ def assert_right(found, problem=None):
 
 
 def ran(injected, miopen):
-    """A list of the numbers of solutions that forwards will run, with workspace size."""
+    """Return a list that gets (solution number, workspace size) of each later forward pass."""
     numbers = []
 
     def run(real, *arguments):
@@ -107,7 +107,7 @@ def test_the_gradient_of_the_bias(miopen, shape, dtype):
 
 
 class AtAnOddAddress(DlpackArray):
-    """In memory that is not aligned to its elements."""
+    """An array in memory that is not aligned to its elements."""
 
     def __init__(self, shape, dtype):
         dtype = np.dtype(dtype)
@@ -447,7 +447,7 @@ with opened(device()) as miopen:
 
 
 def test_the_library_lists_times_of_a_search_where_it_keeps_them(tmp_path):
-    """In a process and a folder of its own: here it keeps none, as ``run.py`` says."""
+    """Uses a new process and folder: in this process, ``run.py`` disables the find database."""
     kept = {"MIOPEN_DEBUG_DISABLE_FIND_DB": "0", "MIOPEN_USER_DB_PATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SEARCHED_BY_THE_LIBRARY],
@@ -506,7 +506,7 @@ def test_a_search_that_finds_nothing(miopen, injected):
 
 
 class FusedKernel:
-    """Stands in for the kernel that this device has not: the library's calls must be right."""
+    """Stand-in for a fused kernel, which this device does not have; it checks the library calls."""
 
     def __init__(self, miopen, injected):
         self.library, self.runs, self.compiled = miopen.library, [], []
@@ -647,7 +647,7 @@ def test_a_limit_of_the_workspace_below_the_padded_image(miopen):
 
 
 def error_of(function, *arguments, **keywords):
-    """What a call raises, without the frames that keep its arrays alive; None if nothing."""
+    """Return the error of a call without its traceback, which keeps arrays alive, or None."""
     try:
         function(*arguments, **keywords)
     except (MemoryError, DnnffiError, HipError) as error:
@@ -743,7 +743,7 @@ def test_a_status_at_each_call_leaves_nothing_behind(miopen, step, status, must_
 
 
 def empty_step(miopen):
-    """What a batch of nothing has: zeros."""
+    """Return the gradient of the weights for an empty batch, which is zero."""
     x, dy = DlpackArray((0, 3, *SIZES), "float32"), DlpackArray((0, 4, *SIZES), "float32")
     keywords = {"padding": 1, "backend": "miopen", "options": miopen.options}
     return [dnnffi.conv_backward_weights(dy, x, (4, 3, 3, 3), **keywords).get()]

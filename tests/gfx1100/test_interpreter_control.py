@@ -1,4 +1,4 @@
-"""Branches, masks, grids, and what cannot be executed."""
+"""Tests of branches, masks and grids, and of errors of execution."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_a_branch_without_active_lanes_is_taken():
         f"""
         v_mov_b32 v2, 1
         s_mov_b32 exec_lo, 0
-        s_cbranch_execz behind
+        s_cbranch_execz after
         s_mov_b32 exec_lo, -1
         v_mov_b32 v2, 2
-        behind:
+        after:
         s_mov_b32 exec_lo, -1
         {STORE}""",
         found,
@@ -114,7 +114,7 @@ def test_the_executed_instructions_of_waves_are_counted():
 
 
 def test_an_unknown_instruction_is_an_error_when_it_is_reached():
-    code = Code(assemble("s_branch behind\n v_sad_u8 v0, v1, v2, v3\n behind:\n s_endpgm"), 0)
+    code = Code(assemble("s_branch after\n v_sad_u8 v0, v1, v2, v3\n after:\n s_endpgm"), 0)
     assert [text.split()[0] for text in code.unknown.values()] == ["v_sad_u8"]
     assert code.run(0, (1, 1, 1), (1, 1, 1)) == 2
     with pytest.raises(ExecutionError, match="unknown instruction v_sad_u8 v0, v1, v2, v3"):

@@ -19,7 +19,7 @@ LOADS = [  # what lane 0 has in v8 after a load of 80 81 82 83 ..., where there 
 
 
 def stored(text, count, dtype="uint32", **options):
-    """The array of s[0:1] after a program."""
+    """Return the array at the address in s[0:1] after a program."""
     found = np.zeros(count, dtype)
     run(f"{text}\n s_endpgm", found, BYTES, **options)
     return found

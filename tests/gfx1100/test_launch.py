@@ -1,4 +1,4 @@
-"""Launches of a kernel of our own: what the device checks, and what the kernel is given."""
+"""Launches of a kernel assembled here: the checks of the device, and the kernel's arguments."""
 
 from __future__ import annotations
 

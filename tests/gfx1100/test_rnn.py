@@ -13,7 +13,7 @@ TOLERANCES = {"float32": 5e-6, "float16": 1e-2}
 
 
 def run(session, network, problem):
-    """Results and gradients by name, as the library computes them."""
+    """Return the library's results and gradients by name, and the gradients of the weights."""
     steps, batch = problem.x.shape[:2]
     spec, dtype = network.spec, network.dtype
     xs = session.tensors([network.tensor(batch, spec.input_size)] * steps)
@@ -70,7 +70,7 @@ def run(session, network, problem):
 
 
 def expected(spec, problem):
-    """The same from the reference in float64."""
+    """Return the results of `run` from the reference in float64."""
     x, h_0, c_0, dy, dh_n, dc_n = (
         getattr(problem, name).astype("float64")
         for name in ("x", "h_0", "c_0", "dy", "dh_n", "dc_n")
@@ -86,7 +86,7 @@ def expected(spec, problem):
 
 
 def error(found, wanted):
-    """Relative, in the Euclidean norm; a NaN is an infinite one."""
+    """Return the relative error in the Euclidean norm, which is infinite if there is a NaN."""
     if np.isnan(found).any():
         return np.inf
     return np.linalg.norm(found - wanted) / max(np.linalg.norm(wanted), 1e-3)

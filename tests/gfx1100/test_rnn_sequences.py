@@ -22,7 +22,7 @@ PADDED_IO = 1
 
 
 class Sequences:
-    """Arrays [T, B, V] as one of the library's layouts has them, and back."""
+    """Conversions between arrays [T, B, V] and one of the library's layouts."""
 
     def __init__(self, session, layout, dtype):
         self.session, self.layout, self.dtype = session, layout, dtype
@@ -44,7 +44,7 @@ class Sequences:
         return array.swapaxes(0, 1).copy() if self.layout == BATCH_MAJOR_PADDED else array
 
     def original(self, array, size):
-        """[T, B, V], with zeros past the lengths, whatever the library left there."""
+        """Convert an array of the library to [T, B, V], and set it to zero past the lengths."""
         result = np.zeros((STEPS, BATCH, size), self.dtype)
         if self.layout == TIME_MAJOR_PACKED:
             result[self.inside] = array
@@ -56,7 +56,7 @@ class Sequences:
 
 
 def run(session, network, problem, sequences):
-    """Results and gradients by name, as the library computes them."""
+    """Return the library's results and gradients by name, and the gradients of the weights."""
     spec, dtype = network.spec, network.dtype
     if sequences.layout != TIME_MAJOR_PACKED:
         session.check("miopenSetRNNPaddingMode", network.descriptor, PADDED_IO)

@@ -1,4 +1,4 @@
-"""Tests of finding the packages of the folder; these tests need nothing."""
+"""Tests of finding the packages of the folder; they do not need the folder itself."""
 
 from __future__ import annotations
 

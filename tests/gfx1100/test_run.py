@@ -1,4 +1,4 @@
-"""Whether the tests of libMIOpen may be left out; this part needs nothing."""
+"""Tests of ``--may-skip`` of ``run.py``; they do not need the folder."""
 
 from __future__ import annotations
 

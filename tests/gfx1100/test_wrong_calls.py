@@ -1,6 +1,6 @@
 """Answers of the real libMIOpen to wrong calls, and faults that only the device notices.
 
-Where it succeeds, the checks have to be in front of it.
+If libMIOpen accepts a wrong call, dnnffi has to check the arguments before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOUBLE = 6
 
 
 class Call:
-    """Forward of an LSTM for training, with arguments that a test replaces."""
+    """A training forward pass of an LSTM, with arguments that a test replaces."""
 
     def __init__(self, session):
         self.session = session

@@ -47,11 +47,11 @@ class Standin:
         self.lib.standin_fail(function.encode(), status, after)
 
     def calls(self, function):
-        """Return how often a function was called."""
+        """Return the number of calls of a function."""
         return self.lib.standin_calls(function.encode())
 
     def live(self):
-        """Return the objects that were made and not destroyed, by kind."""
+        """Return the number of live objects by kind."""
         gc.collect()
         counts = {name: getattr(self, name) for name in _OBJECTS}
         return {name: count for name, count in counts.items() if count}
@@ -68,7 +68,7 @@ def driver_path(compiler, tmp_path_factory):
 
 @pytest.fixture
 def standin(driver_path):
-    """The stand-in with nothing counted. At the end nothing is left of what was made on it."""
+    """The stand-in with counters at zero. The test fails if an object is not destroyed."""
     import cffi
 
     controls = cffi.FFI()

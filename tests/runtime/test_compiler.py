@@ -1,4 +1,4 @@
-"""The real NVRTC, which needs no GPU to compile for one."""
+"""Tests of the real NVRTC, which compiles without a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_device_that_is_older_than_the_compiler_knows_is_refused(compiler):
 
 
 def test_headers_are_found_as_texts_and_not_as_files(compiler, monkeypatch, tmp_path):
-    """A file of the same name in the current folder, which anyone may have written, is not read."""
+    """A file of the same name in the current folder is not read: others may have written it."""
     (tmp_path / "number.cuh").write_text("an error\n")
     monkeypatch.chdir(tmp_path)
     headers = (

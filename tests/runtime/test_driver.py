@@ -1,4 +1,4 @@
-"""The driver's contexts, attributes, modules and errors, on a stand-in."""
+"""Tests of the driver's contexts, attributes, modules and errors on a stand-in."""
 
 from __future__ import annotations
 

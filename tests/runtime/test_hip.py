@@ -1,4 +1,4 @@
-"""The HIP runtime's calls, on a library that keeps its memory on the host."""
+"""Tests of the HIP runtime's calls on a stand-in that has its memory on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dnnffi.runtime.hip import HipRuntime, RuntimeCallError
 
 
 class Library:
-    """Functions of libamdhip64; ``status`` is what all return."""
+    """Stand-in of libamdhip64 whose functions return ``status`` if it is not 0."""
 
     def __init__(self):
         self.device, self.status, self.called = 0, 0, []
@@ -67,7 +67,7 @@ class Library:
 
 
 class Function:
-    """A function whose type of result can be set, as that of ctypes' functions."""
+    """A function with a settable ``restype``, like functions of ctypes."""
 
     restype = None
 

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: what is read, what is not, and what the folder may hold."""
+"""Tests of compiled kernels on disk: accepted and refused files, and the size of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels: compiled and loaded once, kept on disk, and what a launch hands to the driver."""
+"""Tests of kernels: compiled and loaded once, kept on disk, and launched with arguments."""
 
 from __future__ import annotations
 

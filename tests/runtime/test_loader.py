@@ -1,6 +1,6 @@
-"""Tests of finding libraries, of the errors, and of what libcudnn's loader makes of them.
+"""Tests of finding libraries, of the errors, and of the loader of libcudnn.
 
-The libcudnn here are a few lines of C; the real one is in test_descriptors.py.
+The libcudnn here is a stand-in of a few lines of C; test_descriptors.py tests the real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dnnffi.runtime import loader
 
 
 class FakeLibrary:
-    """Has the functions that it was given."""
+    """A library that has the functions ``names``."""
 
     def __init__(self, *names):
         self.__dict__.update(dict.fromkeys(names, int))
@@ -42,7 +42,7 @@ def place(found_via, *candidates, decisive=False):
 
 
 def opener(**files):
-    """Opens the named libraries; everything else is missing."""
+    """Return a function that opens the named libraries and fails for others."""
 
     def open_library(name):
         if name not in files:
@@ -302,7 +302,7 @@ def test_version_tuple(number, version):
 
 
 class FakeCudnn:
-    """The functions that a `Library` itself calls; statuses are cuDNN 9's."""
+    """Functions that a `Library` itself calls, with the statuses of cuDNN 9."""
 
     NAMES = (
         (0, "CUDNN_STATUS_SUCCESS"),
@@ -488,7 +488,10 @@ int cudnnRNNSetClip_v8(void *d, int mode, int nan, double low, double high) { re
 
 @pytest.fixture(scope="module")
 def compiled(compiler, tmp_path_factory):
-    """Compiles a libcudnn of a version; its file name is given, lest others find it loaded."""
+    """A function that compiles a libcudnn of a version.
+
+    With the default file name, other tests do not find it as a loaded libcudnn.
+    """
 
     def build(version, name="libtiny.so"):
         folder = tmp_path_factory.mktemp("lib")
@@ -543,7 +546,10 @@ def test_a_function_that_is_there(compiled):
 
 
 def python(code, **environment):
-    """What a new interpreter prints, without a libcudnn asked for unless it is given."""
+    """Return the lines that a new interpreter prints.
+
+    ``DNNFFI_CUDNN_LIBRARY`` is set only if it is in ``environment``.
+    """
     env = os.environ | {"PYTHONPATH": str(Path(dnnffi.__file__).parents[1])}
     env.pop("DNNFFI_CUDNN_LIBRARY", None)
     asked = [sys.executable, "-c", code]

@@ -1,4 +1,4 @@
-"""A CUDA device on the stand-in driver: memory, streams, events, captures and graphs."""
+"""Tests of a CUDA device on the stand-in driver: memory, streams, events, captures and graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def in_a_thread(function):
 
 
 def on_device(runtime, values):
-    """The values in device memory."""
+    """Copy values to device memory, and return the buffer."""
     values = np.ascontiguousarray(values)
     buffer = runtime.allocate(values.nbytes)
     runtime.copy(buffer.ptr, values.ctypes.data, values.nbytes, 0)
@@ -39,7 +39,7 @@ def on_host(runtime, buffer, count):
 
 
 def captured(runtime, work, **keywords):
-    """The graph of ``work(stream)``."""
+    """Capture ``work(stream)``, and return the graph."""
     stream = runtime.new_stream()
     runtime.begin_capture(stream.ptr, **keywords)
     work(stream.ptr)

@@ -70,7 +70,7 @@ def test_a_handle_is_made_once_for_each_device(cublas, standin):
 
 
 def process(monkeypatch, mapped=(), cupy=None):
-    """Let the process have loaded these files, and a CuPy of this version of the runtime."""
+    """Pretend that the process has loaded these files, and a CuPy with this runtime version."""
     found = [f"/cuda/lib/{name}" for name in mapped]
     monkeypatch.setattr(loader, "mapped_libraries", lambda pattern: found)
     runtime = SimpleNamespace(runtimeGetVersion=lambda: cupy)

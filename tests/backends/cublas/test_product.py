@@ -1,4 +1,4 @@
-"""Products on the stand-in: operands, algorithms, errors, and what is left behind."""
+"""Products on the stand-in: operands, algorithms, errors, and release of objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(cublas, case, problem, **options):
 
 
 def workspace_of(product):
-    """An array with bytes behind the workspace, and its address, aligned as a device's."""
+    """Return an array larger than the workspace, and an address in it at a multiple of 256."""
     raw = np.zeros(product.workspace_bytes + 512, np.uint8)
     return raw, raw.ctypes.data + -raw.ctypes.data % 256
 

@@ -28,7 +28,7 @@ Parameter = tuple[int, int, str, str, int, int]
 
 
 class Library:
-    """The libraries of cuDNN 8 in a folder. A call that fails ends the program."""
+    """The libraries of cuDNN 8 in a folder. A failed call ends the program."""
 
     def __init__(self, folder: Path) -> None:
         names = ("ops_infer", "cnn_infer", "adv_infer")

@@ -1,4 +1,4 @@
-"""The rule that picks an algorithm: which problem gets which, on which GPU."""
+"""Tests of the rule that chooses an algorithm by problem and GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random values of descriptors on the real libcudnn: legal ones are held, illegal ones refused.
+"""Random values of descriptors on the real libcudnn: legal ones are stored, illegal ones refused.
 
 Whether a value is legal is also asked of the library itself, by its bare functions.
 """
@@ -54,13 +54,13 @@ no_flag = st.sampled_from([0, 1, 2, "yes", None])
 
 @pytest.fixture(scope="module")
 def least_rank(library):
-    """cuDNN 8 takes no tensors of two dimensions."""
+    """The smallest number of dimensions of a tensor that the version of cuDNN accepts."""
     return 2 if library.version >= (9,) else 3
 
 
 @st.composite
 def no_sizes(draw, least, most=MAX_DIMS):
-    """Sizes of which exactly one is illegal, and which."""
+    """Draw sizes of which exactly one is illegal, and its index."""
     values = draw(st.lists(sizes, min_size=least, max_size=most))
     index = draw(st.integers(0, len(values) - 1))
     values[index] = draw(no_size)
@@ -72,7 +72,7 @@ def no_sizes(draw, least, most=MAX_DIMS):
 
 @st.composite
 def strided(draw):
-    """A shape, and strides of it in any order of dimensions with any gaps between them."""
+    """Draw a shape, and its strides in any order of dimensions and with any gaps."""
     shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=MAX_DIMS))
     strides, step = [0] * len(shape), draw(sizes)
     for index in draw(st.permutations(range(len(shape)))):
@@ -270,7 +270,7 @@ def rnn_infos(draw):
 
 
 def is_computed(info, version):
-    """What cuDNN was seen to take (8.9.7, 9.19, 9.28)."""
+    """Return whether cuDNN accepts a network, as observed with 8.9.7, 9.19 and 9.28."""
     precisions = {
         "float16": ("float16", "float32"),
         "bfloat16": ("float32",) if version >= (9,) else (),
@@ -418,7 +418,7 @@ def test_limits_may_be_infinite_or_one_point(library):
 
 @st.composite
 def sequences(draw):
-    """Arguments of an RNN data descriptor."""
+    """Draw arguments of an RNN data descriptor."""
     layout = draw(st.sampled_from(list(LAYOUTS)))
     steps = draw(st.integers(1, 12) | st.sampled_from([1000, 65534, 65535]))
     lengths = draw(st.lists(st.integers(1, steps), min_size=1, max_size=9))

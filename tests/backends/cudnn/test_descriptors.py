@@ -1,4 +1,4 @@
-"""Descriptors on the real libcudnn: their life, what they hold, what is refused.
+"""Descriptors on the real libcudnn: lifetime, contents, refusals.
 
 The property tests are in test_descriptor_values.py, dropout on a GPU in tests/gpu.
 """
@@ -37,9 +37,9 @@ from dnnffi.errors import CudnnError, UnsupportedError
 
 
 class Counted:
-    """A libcudnn that knows which objects it made and did not destroy.
+    """Wrapper of libcudnn that keeps the objects that were made and not destroyed.
 
-    A function in ``broken`` gets NULL for its descriptor, which the real one refuses.
+    A function in ``broken`` gets NULL for its descriptor, which the real library refuses.
     """
 
     def __init__(self, lib):
@@ -77,7 +77,7 @@ class Counted:
 
 @pytest.fixture
 def counted(library):
-    """The library, counting: at the end of every test nothing is left."""
+    """The library with a count. The test fails if an object is not destroyed."""
     lib = Counted(library.lib)
     yield Library(lib, library.path, library.found_via)
     gc.collect()
@@ -86,7 +86,7 @@ def counted(library):
 
 
 class Case(NamedTuple):
-    """A class with two sets of arguments and what is read back of each."""
+    """A class with two sets of arguments, and the values that are read back for each."""
 
     cls: type
     arguments: tuple
@@ -272,7 +272,7 @@ def test_what_we_refuse_leaves_a_live_one_as_it_was(counted, case):
 
 
 def bad(case):
-    """The arguments with a data type that there is none of."""
+    """Return the arguments of a case with a data type that does not exist."""
     if case.cls is RNNDescriptor:
         return (LSTM._replace(dtype="int8"),)
     return ("int8", *case.arguments[1:])
@@ -562,7 +562,7 @@ def test_the_size_of_the_states_needs_a_handle(library):
 
 
 class DropoutInPython:
-    """cuDNN's dropout descriptors as far as they can be told from outside; statuses are 0."""
+    """Model of cuDNN's dropout descriptors, as far as calls can observe it; all statuses are 0."""
 
     NEEDED = 64
 
@@ -604,7 +604,7 @@ class DropoutInPython:
 
 
 class Buffer:
-    """A device buffer in name only."""
+    """Stand-in for a device buffer: an address and a size without memory."""
 
     def __init__(self, address, nbytes):
         self.data = SimpleNamespace(ptr=address)

@@ -1,4 +1,4 @@
-"""The real libMIOpen, which some of these tests need; its descriptors need no device."""
+"""The real libMIOpen and a device; tests of descriptors need only the library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dnnffi.runtime.devices import device_runtime
 from dnnffi.runtime.hip import RuntimeCallError
 
 MUST_RUN = "GFX1100" in os.environ
-"""Said by ``tests/gfx1100/run.py``."""
+"""Set by ``tests/gfx1100/run.py``: a missing library or device is an error, not a skip."""
 
 
 @pytest.fixture(scope="session")
 def library():
-    """Skips where there is none."""
+    """The real libMIOpen; skip the test if it is not installed."""
     try:
         return load()
     except LibraryNotFoundError:
@@ -29,7 +29,7 @@ def library():
 
 @pytest.fixture(scope="session")
 def device(library):
-    """A device; skips where the HIP runtime sees none."""
+    """The number of the first device; skip the test if the HIP runtime has no device."""
     try:
         count = device_runtime("rocm").device_count()
     except (LibraryNotFoundError, RuntimeCallError):

@@ -1,4 +1,4 @@
-"""Limits of MIOpen are refused before the library is asked, in the documentation's words."""
+"""Tests that limits of MIOpen are refused before a library call, in the documentation's words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dnnffi.errors import UnsupportedError
 
 
 class Asked(Exception):
-    """The library was."""
+    """Raised by the first library call."""
 
 
 class Nobody:
-    """A library that says when it is asked."""
+    """A library that raises `Asked` at the first call."""
 
     version = 3, 4, 0
 
@@ -30,7 +30,7 @@ class Nobody:
 
 
 def answer(call):
-    """The limit that is raised; empty where the library is asked."""
+    """Return the limit in the error that a call raises; empty if it reaches the library."""
     with pytest.raises((UnsupportedError, Asked)) as caught:
         call()
     return getattr(caught.value, "limit", "")

@@ -1,4 +1,4 @@
-"""The convolution descriptor: sizes by the real library against `ConvSpec`, and what is refused."""
+"""The convolution descriptor: sizes by the real library against `ConvSpec`, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problems():
 
 
 def fits(spec):
-    """Whether MIOpen takes the output padding; dnnffi refuses the others."""
+    """Return whether MIOpen accepts the output padding; dnnffi refuses any other."""
     return all(more < step for more, step in zip(spec.output_padding, spec.stride, strict=True))
 
 

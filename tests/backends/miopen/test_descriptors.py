@@ -1,4 +1,4 @@
-"""MIOpen's descriptors: what is refused without a library, and their life on the real one."""
+"""MIOpen's descriptors: refusals without a library, and their lifetime on the real library."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from dnnffi.errors import MiopenError
 
 
 class Counted:
-    """A libMIOpen that knows which objects it made and did not destroy.
+    """Wrapper of libMIOpen that keeps the objects that were made and not destroyed.
 
-    A function in ``broken`` gets NULL for its descriptor, which the real one refuses.
+    A function in ``broken`` gets NULL for its descriptor, which the real library refuses.
     """
 
     def __init__(self, lib):
@@ -76,7 +76,7 @@ class Counted:
 
 @pytest.fixture
 def counted(library):
-    """The library, counting: at the end of every test nothing is left."""
+    """The library with a count. The test fails if an object is not destroyed."""
     lib = Counted(library.lib)
     yield Library(lib, library.path, library.found_via)
     gc.collect()
@@ -85,7 +85,7 @@ def counted(library):
 
 
 class Case(NamedTuple):
-    """A class with two sets of arguments and what is read back of each."""
+    """A class with two sets of arguments, and the values that are read back for each."""
 
     cls: type
     arguments: tuple
@@ -304,11 +304,11 @@ def test_the_tensor_of_an_array(library):
         assert descriptor.read().shape == (2, 1, 1)
 
 
-# Dropout, which needs a handle. Only what runs no kernel
+# Dropout, which needs a handle; only calls that run no kernel
 
 
 def states_of(nbytes):
-    """Stands for an array on the device: its address is passed on and not used."""
+    """Return a stand-in for a device array, whose address is passed to the library and not used."""
     return SimpleNamespace(data=SimpleNamespace(ptr=4096), nbytes=nbytes)
 
 
@@ -353,7 +353,7 @@ def test_a_handle_takes_a_stream_and_is_closed_once(counted, device):
 
 
 def bad(case):
-    """The arguments with a data type, or a mode, that there is none of."""
+    """Return the arguments of a case with a data type or mode that does not exist."""
     first = case.arguments[0]
     if isinstance(first, RNNInfo):
         return (first._replace(dtype="int8"),)

@@ -1,4 +1,4 @@
-"""The padded image of asymmetric padding: rows that are copied, on memory of the host."""
+"""Tests of the padded image of asymmetric padding: copies of rows in host memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 
 class HostMemory:
-    """Zeros and copies of rows, which must not overlap."""
+    """Memory operations on the host; copied rows must not overlap."""
 
     def __init__(self):
         self.copies = 0
@@ -39,7 +39,7 @@ def in_memory(array, problem):
 
 
 def run(problem):
-    """(found, expected, number of copies): of the padded image, or of the image taken from it."""
+    """Return (found, expected, number of copies) of the padded image, or of the image inside it."""
     image, memory = PaddedImage.of(problem), HostMemory()
     rng, dtype = np.random.default_rng(0), dtype_object(problem.spec.dtype)
     values, large = (

@@ -1,4 +1,4 @@
-"""The predicted weight layout is what the real libMIOpen says."""
+"""Tests of the predicted weight layout against the real libMIOpen."""
 
 from __future__ import annotations
 

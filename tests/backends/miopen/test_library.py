@@ -39,7 +39,10 @@ const char *miopenGetErrorString(int status)
 
 @pytest.fixture(scope="module")
 def compiled(compiler, tmp_path_factory):
-    """Compiles a libMIOpen of a version; its file name is given, lest others find it loaded."""
+    """A function that compiles a libMIOpen of a version.
+
+    With the default file name, other tests do not find it as a loaded libMIOpen.
+    """
 
     def build(major, minor, name="libtiny.so", folder=None, define="-DTINY"):
         folder = folder or tmp_path_factory.mktemp("lib")
@@ -95,7 +98,7 @@ def test_rocm_path_names_the_installation(monkeypatch, compiled, tmp_path, name)
     file = compiled(3, 4, name, tmp_path / "lib")
     (tmp_path / "other").symlink_to(tmp_path)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "other"))
-    # Without what an earlier test of this process has loaded.
+    # An earlier test of this process may have loaded a library.
     places = [place for place in miopen.PLACES if "already loaded" not in place.found_via]
     monkeypatch.setattr(miopen._process, "_places", tuple(places))
     library = miopen.load()

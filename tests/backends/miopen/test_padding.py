@@ -1,4 +1,4 @@
-"""The padding of a batch as rectangles; it needs no library."""
+"""Tests of the padding of a batch as rectangles; they need no library."""
 
 from __future__ import annotations
 

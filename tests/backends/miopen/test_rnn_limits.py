@@ -1,4 +1,4 @@
-"""Limits of MIOpen's recurrent networks: of which versions, and of which problems."""
+"""Tests of the limits of MIOpen's recurrent networks by version and problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNBIASED = RNNSpec(mode="lstm", input_size=1, hidden_size=1, bias=False)
 
 
 def limit_told(problem, version=(3, 5, 1)):
-    """The limit that a version of the library refuses a problem with, or nothing."""
+    """Return the limit with which a version of the library refuses a problem, or an empty text."""
     library = SimpleNamespace(
         version=version, unsupported=lambda limit: UnsupportedError("miopen", "", limit)
     )

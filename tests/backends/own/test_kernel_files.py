@@ -1,4 +1,4 @@
-"""Tests of the kernels around convolutions as files: what they include, and their constants."""
+"""Tests of the source files of the kernels around convolutions: includes and constants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ each_file = pytest.mark.parametrize(
 
 
 def problem_of(layout):
-    """A layer of 96 channels, 3 x 3 with stride 2, on 32 images of 56 x 56 in float16."""
+    """Return a layer of 96 channels, 3 x 3 with stride 2, on 32 images of 56 x 56 in float16."""
     spec = ConvSpec(
         in_channels=96,
         out_channels=96,
@@ -61,7 +61,7 @@ def of_layer(layout, specialized):
 
 
 def constants_of(kernel):
-    """The lines of the members of a kernel's `Config`, by name."""
+    """Return the lines of the members of a kernel's `Config` by name."""
     header = dict(kernel.headers)[source.CONFIG_HEADER]
     lines = re.findall(r"^    (?:static constexpr|using) .*;$", header, re.MULTILINE)
     return {re.search(r"(\w+) =", line)[1]: line for line in lines}
@@ -135,7 +135,7 @@ def test_a_header_of_a_folder_does_not_hide_a_shared_one():
     ("layout", "struct"), [(CHANNELS_FIRST, "PlaneSizes"), (CHANNELS_LAST, "PixelSizes")]
 )
 def test_sizes_have_the_same_order_everywhere(layout, struct):
-    """In the struct, in the parameters of the kernel for all sizes, and in Python."""
+    """The order in the struct, in the parameters of the general kernel, and in Python."""
     specialized, general = (of_layer(layout, specialized) for specialized in (True, False))
     (header,) = (text for _, text in general.headers if f"struct {struct}\n" in text)
     members = re.search(rf"struct {struct}\n{{(.*?)}};", header, re.DOTALL)[1]
@@ -174,7 +174,7 @@ def nvrtc(pytestconfig):
 @each_file
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)], ids=str)
 def test_a_file_includes_what_it_uses(nvrtc, folder, path, capability):
-    """With the example's constants, as in an editor."""
+    """Compile each file with the example's constants, as an editor does."""
     text, _, headers = source.with_headers(FOLDERS[folder], f'#include "{path.name}"\n', "", {})
     nvrtc.compile(text, "editor.cu", nvrtc.target(capability), OPTIONS, headers)
 

@@ -1,4 +1,4 @@
-"""Tests of the parameters of kernels for convolutions: Python packs the structs of CUDA."""
+"""Tests that Python packs the parameter structs of the kernels for convolutions as CUDA does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULES = bias, epilogue, image_copy, relayout, gather, weights
 
 @pytest.fixture(autouse=True, scope="module")
 def compilers(cxx_compiler):
-    """The kernels are compiled for the host."""
+    """Require a C++ compiler, because the structs are compiled for the host."""
 
 
 def depthwise_problem(layout):
@@ -35,7 +35,7 @@ def depthwise_kernel(layout, *, specialized):
 
 
 class Params(NamedTuple):
-    """Parameters in Python, the name of their struct, and a source that has it."""
+    """Parameters in Python, the name of their struct, and a source that contains it."""
 
     kind: type
     name: str

@@ -1,4 +1,4 @@
-"""Groups of rows: what belongs to each, and the parts of arrays that are copied."""
+"""Tests of groups of rows: their rows, and the parts of arrays that are copied."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def groups_of(problem, max_positions):
 
 
 def copied(rectangles, size):
-    """For each element of a group's array, which one of the caller's array is copied to it."""
+    """Return the index in the caller's array from which each element of a group is copied."""
     found = np.full(size, -1)
     for start, pitch, group_start, group_pitch, width, rows in rectangles:
         for row in range(rows):
@@ -37,7 +37,7 @@ def copied(rectangles, size):
 
 
 def positions(problem):
-    """[T, B]: the position of each row of each step in an array of a problem, -1 past the end."""
+    """Return the position [T, B] of each row and step in an array, -1 past the end of a row."""
     steps, batch = problem.steps, problem.batch
     active = np.arange(steps)[:, None] < np.array(problem.row_lengths)
     found = np.arange(steps * batch).reshape(steps, batch)

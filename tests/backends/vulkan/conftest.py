@@ -1,4 +1,4 @@
-"""An adapter, which a test here cannot do without: Mesa's lavapipe where there is no GPU.
+"""The adapter that these tests need: a GPU, or Mesa's lavapipe without one.
 
 A run with ``--record`` writes docs/verification/vulkan.json, on a GPU vulkan_gpu.json.
 """
@@ -40,7 +40,7 @@ def device(pytestconfig):
 
 @pytest.fixture
 def submissions(device, monkeypatch):
-    """A list that grows with each submission."""
+    """The submissions to the queue so far, a list."""
     submit, made = device.queue.submit, []
 
     def count(buffers):
@@ -53,7 +53,7 @@ def submissions(device, monkeypatch):
 
 @pytest.fixture
 def writes(device, monkeypatch):
-    """A list of the bytes of each upload."""
+    """The sizes in bytes of the uploads so far, a list."""
     write, made = device.queue.write_buffer, []
 
     def count(buffer, offset, data):
@@ -85,7 +85,7 @@ def causal_spec(request):
 
 @pytest.fixture
 def gru(device):
-    """A small GRU as a context: I 5, H 7."""
+    """A packed GRU with input size 5 and hidden size 7."""
     with dnnffi.pack_rnn(testing.weights(SPECS[0], 0), SPECS[0]) as context:
         yield context
 

@@ -1,4 +1,4 @@
-"""The problems that every backend must solve, on the adapter: functions, and packed contexts."""
+"""Tests of the conformance problems on the adapter, with functions and packed contexts."""
 
 from __future__ import annotations
 

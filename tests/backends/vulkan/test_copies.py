@@ -1,4 +1,4 @@
-"""Large arrays into mapped memory and out of it: by several threads, and never after their end."""
+"""Tests of copies of large arrays to and from mapped memory by several threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dnnffi.backends.vulkan.copies import Copy
 
 @pytest.fixture
 def many(monkeypatch):
-    """Small parts and three helpers, as large arrays on many cores have."""
+    """Copy in small parts with three helper threads, as for large arrays on many cores."""
     monkeypatch.setattr(copies, "PART", 64)
     monkeypatch.setattr(copies, "helpers", lambda: 3)
 
 
 class Owner:
-    """Whose memory is copied."""
+    """An object that owns the copied memory."""
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])

@@ -1,4 +1,4 @@
-"""Bad input and faults: named before anything reaches the device, and said where it fails."""
+"""Tests of bad input, which is refused before it reaches the device, and of device faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=7)
 
 @pytest.fixture
 def no_device(monkeypatch):
-    """As if no adapter was opened yet."""
+    """Pretend that no adapter was opened yet."""
     monkeypatch.setattr(devices, "_devices", devices.Once())
 
 
@@ -163,7 +163,7 @@ def test_kernels_of_all_steps_have_no_projection(device):
 
 
 def test_loops_longer_than_a_cpu_runs_are_refused(device, monkeypatch):
-    # Mesa ends a kernel's loops behind 65535 turns, and says nothing.
+    # Mesa ends a kernel's loops after 65535 iterations without an error.
     monkeypatch.setattr(device, "cpu", True)
     spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=2048)
     weights = [np.zeros(shape, "f4") for _, _, _, shape in spec.parameter_shapes()]

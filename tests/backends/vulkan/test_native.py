@@ -25,7 +25,7 @@ def test_a_wgpu_without_these_functions_is_named(monkeypatch):
 
 @pytest.fixture
 def buffers(device):
-    """One to write to on the host, and one to read from."""
+    """A buffer that the host writes, and one that it reads."""
     usage = device.usage
     up = device.buffer("up", 1024, usage.COPY_SRC | usage.MAP_WRITE, mapped=True)
     down = device.buffer("down", 1024, usage.COPY_DST | usage.MAP_READ)

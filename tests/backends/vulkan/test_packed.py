@@ -1,4 +1,4 @@
-"""A network that is packed once: what a call costs, what it keeps, and what comes back."""
+"""Tests of a network that is packed once: commands of a call, kept buffers, and results."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_dropout_does_nothing_in_inference_that_others_train(gru, x):
 
 
 def test_memory_of_workgroups_is_not_taken_for_zeros(device):
-    # Of the last four elements of a state of 66, two are filled up.
+    # A state of 66 elements is padded by two to a multiple of four.
     wide, spec = (dnnffi.RNNSpec(mode="gru", input_size=8, hidden_size=h) for h in (68, 66))
     problem = dnnffi.RNNProblem.dense(spec, steps=3, batch=3)
     x, options = testing.inputs(problem, 0).x, {"algorithm": "persistent"}

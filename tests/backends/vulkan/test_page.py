@@ -1,4 +1,4 @@
-"""The code of docs/vulkan.md runs as it is printed."""
+"""Test that the code of docs/vulkan.md runs as printed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def spec_of(mode, **more):
 
 
 def states(spec, rows, rng):
-    """States that replace others: one row for all, or one each; None for 0 rows."""
+    """Return states for resets: one row for all rows, or one for each; None for 0 rows."""
     if not rows:
         return None
     dtype = dtype_object(spec.dtype)
@@ -36,7 +36,7 @@ def states(spec, rows, rng):
 
 
 def drawn(problem, rng, rate, rows):
-    """The arguments of a call that resets states at a share ``rate`` of the steps."""
+    """Return arguments of a call that resets states at a share ``rate`` of the steps."""
     flags = rng.random(problem.leading_shape) < rate
     return {"resets": flags, "reset_to": states(problem.spec, rows, rng)}
 

@@ -1,4 +1,4 @@
-"""`RNNStream` on an adapter: rows that come and go, what stays on the device, bad input."""
+"""`RNNStream` on an adapter: added and removed rows, states on the device, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of tiles: within what every adapter has, and no more splits than there is to sum."""
+"""Tests of tile sizes: limits of every adapter, and the number of splits of a sum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dnnffi.backends.vulkan.tiles import LARGEST_WHOLE, fits_whole, tiles_of
 
-MOST_INVOCATIONS = 256  # of a workgroup, that every adapter has
+MOST_INVOCATIONS = 256  # per workgroup, on every adapter
 
 
 @given(

@@ -172,7 +172,7 @@ API status rocblas_gemm_ex(
         ldc, 0, d, d_type, ldd, 0, 1, compute, algorithm, solution, flags);
 }
 
-/* For 8-bit floats, which no network of ours has. */
+/* libMIOpen imports these two for 8-bit floats, which dnnffi does not support. */
 API status rocblas_gemm_ex3(void)
 {
     return NOT_IMPLEMENTED;

@@ -1,4 +1,4 @@
-/* What tests ask of the device beyond HIP, and what the reference BLAS and the executor need of it.
+/* Functions beyond HIP for tests, the reference BLAS and the executor.
  *
  * A violation is something that a real device would answer with a fault, or not at all: an access
  * outside of an allocation, a stream that was destroyed. It is counted and kept as text. */
@@ -11,14 +11,14 @@
 
 #define GFX1100_API __attribute__((visibility("default")))
 
-/* Objects that live now, by what made them. */
+/* Numbers of live objects by kind, and bytes of the live allocations. */
 GFX1100_API uint64_t gfx1100_live_allocations(void);
 GFX1100_API uint64_t gfx1100_live_bytes(void);
 GFX1100_API uint64_t gfx1100_live_streams(void);
 GFX1100_API uint64_t gfx1100_live_events(void);
 GFX1100_API uint64_t gfx1100_live_modules(void);
 
-/* How many calls there were of a HIP function, or of a topic: "allocation", "copy", "memset",
+/* Number of calls of a HIP function, or of a topic: "allocation", "copy", "memset",
  * "launch", "module", "stream", "event", "release", "device". */
 GFX1100_API uint64_t gfx1100_calls(const char *function_or_topic);
 

@@ -1,4 +1,4 @@
-/* What the files of the device library share. */
+/* Declarations that the files of the device library share. */
 #ifndef GFX1100_DEVICE_H
 #define GFX1100_DEVICE_H
 
@@ -37,7 +37,7 @@ enum place locate(const void *address, size_t bytes, size_t *offset, size_t *siz
 /* streams.c */
 bool is_stream(hipStream_t stream, const char *who);
 
-/* metadata.c: what a code object says of its kernels. */
+/* metadata.c: metadata of the kernels of a code object. */
 enum argument_kind { BY_VALUE, GLOBAL_BUFFER, HIDDEN };
 struct argument {
     uint32_t offset, size;
@@ -59,7 +59,7 @@ struct code_object {
     size_t kernel_count;
     struct code_object *next;
 };
-/* Reads one AMDGPU metadata note into the object; false if it is not understood. */
+/* Read one AMDGPU metadata note into the object; false if it cannot be parsed. */
 bool read_metadata(struct code_object *object, const void *note, size_t bytes);
 
 #endif

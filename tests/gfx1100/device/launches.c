@@ -1,5 +1,4 @@
-/* Kernel launches: checked against what the code object says of the kernel, then handed to the
- * executor. */
+/* Kernel launches: checked against the metadata of the code object, then passed to the executor. */
 #include "device.h"
 
 #include <stdio.h>

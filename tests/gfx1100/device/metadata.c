@@ -1,11 +1,11 @@
-/* Reads the metadata note of an AMDGPU code object: as much msgpack as it uses. */
+/* Read the metadata note of an AMDGPU code object: the part of msgpack that it uses. */
 #include "device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Each read moves `at` on; beyond the end, or where something else was expected, `failed` is set
+/* Each read moves `at` on; beyond the end, or at an unexpected type, `failed` is set
  * and every further read gives 0. */
 struct reader {
     const unsigned char *at, *end;

@@ -1,4 +1,4 @@
-/* What the device says of itself. Clock rates and sizes are those of a card of the kind: libMIOpen
+/* Properties of the device. Clock rates and sizes are those of a gfx1100 card, because libMIOpen
  * chooses kernels by them. */
 #include "device.h"
 

@@ -1,5 +1,5 @@
-/* Streams and events. All work is done at once, so a stream orders nothing; that it lives is
- * checked. */
+/* Streams and events. All work is done at once, so a stream orders nothing; calls
+ * check that it exists. */
 #include "device.h"
 
 #include <stdlib.h>
@@ -59,8 +59,8 @@ bool is_stream(hipStream_t stream, const char *who)
     return is_default || find(&streams, stream, who) != NULL;
 }
 
-/* The clock of the device: libMIOpen decides by its times, so that the host's, which go with the
- * load of the machine, would let it decide otherwise each time. */
+/* The clock of the device. libMIOpen chooses by measured times; the host's clock depends on the load
+ * of the machine, so its choices would change from run to run. */
 static uint64_t work;
 
 void gfx1100_work(uint64_t instructions)

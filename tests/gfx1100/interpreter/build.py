@@ -1,4 +1,4 @@
-"""Compiles the C core, once for each state of its sources and of the tables."""
+"""Compile the C core, once for each state of its sources and of the tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAGS = (
 
 
 class Program(ctypes.Structure):
-    """The code that is run."""
+    """Instructions of a code object; ``struct program`` of ``core/run.c``."""
 
     _fields_ = (
         ("instructions", ctypes.POINTER(Instruction)),
@@ -35,7 +35,7 @@ class Program(ctypes.Structure):
 
 
 class Grid(ctypes.Structure):
-    """How often it is run, and with what."""
+    """Size and arguments of a launch; ``struct grid`` of ``core/run.c``."""
 
     _fields_ = (
         ("global_size", U32 * 3),
@@ -48,7 +48,7 @@ class Grid(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled core."""
+    """Load the C core, compiling it if necessary."""
     opened = ctypes.CDLL(str(_build()))
     opened.interpreter_error.restype = ctypes.c_char_p
     opened.interpreter_record_size.restype = ctypes.c_size_t
@@ -71,7 +71,7 @@ def _build() -> Path:
     if made.exists():
         return made
     CACHE.mkdir(parents=True, exist_ok=True)
-    # Built aside and renamed, since several test processes may be at it.
+    # Several test processes may build it: each writes a file of its own and renames it.
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         for name, text in generated.items():
             Path(folder, name).write_text(text)

@@ -1,4 +1,4 @@
-"""Code to run: the records of a code object's instructions, by LLVM's disassembler."""
+"""Executable code: the records of a code object's instructions, by LLVM's disassembler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExecutionError(Exception):
 
 @cache
 def llvm(tool: str) -> str:
-    """The path of one of LLVM's tools, of the newest LLVM there is."""
+    """Return the path of a tool of the newest installed LLVM."""
     found = Path("/usr/lib").glob(f"llvm-*/bin/{tool}")
     return str(max(found, key=lambda path: int(path.parts[-3].removeprefix("llvm-"))))
 
@@ -35,24 +35,24 @@ def llvm(tool: str) -> str:
 class Code:
     """The instructions of a code object that lies at ``base`` in memory.
 
-    ``span`` limits them to the addresses of one kernel. What the tables do not have is an error
-    only when it is reached: ``unknown`` says what there is, by the index of the instruction.
+    ``span`` limits them to the addresses of one kernel. An instruction that the
+    tables do not have is an error only when it is executed; ``unknown`` has its text by its index.
     """
 
     def __init__(self, image: bytes, base: int, span: tuple[int, int] | None = None) -> None:
         self.base = base
         self.unknown: dict[int, str] = {}
-        self._at: dict[int, int] = {}  # address: index
+        self._record_index: dict[int, int] = {}  # by address
         records: list[Instruction] = []
         for line in _disassemble(image, span).splitlines():
             if found := _LINE.match(line):
                 self._add(records, *found.groups())
         for record in records:
             if record.op in _BRANCH_OPCODES:
-                record.target = self._at.get(record.target, -1)
+                record.target = self._record_index.get(record.target, -1)
         self._records = (Instruction * len(records))(*records)
-        self._index = (I32 * (max(self._at, default=0) // 4 + 1))(-1)
-        self._index[:] = [self._at.get(4 * i, -1) for i in range(len(self._index))]
+        self._index = (I32 * (max(self._record_index, default=0) // 4 + 1))(-1)
+        self._index[:] = [self._record_index.get(4 * i, -1) for i in range(len(self._index))]
         self._program = build.Program(
             self._records, len(records), base, self._index, len(self._index)
         )
@@ -61,7 +61,7 @@ class Code:
         self, records: list[Instruction], mnemonic: str, rest: str, at: str, words: str
     ) -> None:
         address, encoding = int(at, 16), words.split()
-        self._at[address] = len(records)
+        self._record_index[address] = len(records)
         halves = [f"{mnemonic} {rest}"]
         if "::" in rest:  # a dual instruction
             first, second = rest.split("::")
@@ -93,14 +93,14 @@ class Code:
     ) -> int:
         """Run a kernel whose first instruction is at ``base + entry``.
 
-        ``user_data`` are the first scalar registers; ``group_ids`` has a bit for each of the ids of
-        the group that follow. Gives the number of executed instructions of waves. Raises
-        `ExecutionError`.
+        ``user_data`` are the first scalar registers; ``group_ids`` is a bit mask of the group ids
+        that follow them. Return the number of instructions that all waves executed. Raise
+        `ExecutionError` if the launch fails.
         """
         grid = build.Grid(
             (U32 * 3)(*global_size),
             (U32 * 3)(*local_size),
-            self._at[entry],
+            self._record_index[entry],
             lds_bytes,
             scratch_bytes,
             len(user_data),
@@ -131,7 +131,7 @@ def _disassemble(image: bytes, span: tuple[int, int] | None) -> str:
 
 
 def assemble(text: str) -> bytes:
-    """An object file with the instructions of a text, the first one at address 0."""
+    """Assemble a text into an object file whose first instruction is at address 0."""
     command = [llvm("llvm-mc"), "-triple=amdgcn-amd-amdhsa", f"-mcpu={PROCESSOR}", "-filetype=obj"]
     done = subprocess.run(command, input=text.encode(), capture_output=True)
     if done.returncode:

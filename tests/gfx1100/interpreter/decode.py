@@ -1,4 +1,4 @@
-"""From the text of an instruction to its record."""
+"""Convert the text of an instruction to its record."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ HAS_OFFSET, HAS_INDEX = 1, 2
 
 
 def decode(mnemonic: str, rest: str, address: int, size: int, base: int, word: int) -> Instruction:
-    """The record of an instruction at ``base + address``; ``word`` is its first one.
+    """Return the record of an instruction at ``base + address``; ``word`` is its first 32 bits.
 
-    A branch's target is an address here. Raises `UnknownInstruction`.
+    ``target`` of a branch is an address, not yet an index. Raise `UnknownInstruction` if the tables
+    do not have the instruction.
     """
     operands, modifiers = operands_and_modifiers(rest)
     prefix, _, name = mnemonic.partition("_")

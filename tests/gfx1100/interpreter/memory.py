@@ -1,4 +1,4 @@
-"""The vector memory instructions: what is done, and to how many bytes."""
+"""Table of the vector memory instructions: access and number of bytes of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPACES = {
 
 
 class Meaning(NamedTuple):
-    """What an instruction does, whatever the memory."""
+    """Access of a memory instruction, the same for all address spaces."""
 
     access: Access
     bytes: int
@@ -54,7 +54,7 @@ MEANINGS = {
     "load_d16_hi_i8": Meaning(Access.LOAD_HALF_SIGNED, 1, high_half=True),
     "store_d16_hi_b16": Meaning(Access.STORE_HIGH_HALF, 2),
     "store_d16_hi_b8": Meaning(Access.STORE_HIGH_HALF, 1),
-    # The same as the instructions of LDS are called.
+    # Names of the same accesses in LDS.
     **{
         f"load_{kind}_d16{half}": Meaning(access, size, high_half=bool(half))
         for kind, access, size in (

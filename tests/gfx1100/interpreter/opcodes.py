@@ -1,4 +1,4 @@
-"""A number for each instruction, in Python and in C, and the C of their meanings."""
+"""Numbers of the instructions, shared by Python and C, and the generated files of the C core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPCODES = {name: number for number, name in enumerate([*STRUCTURAL, *_SCALAR, *_
 
 
 def generated_files() -> dict[str, str]:
-    """The files that the C core includes, by name."""
+    """Return the texts of the files that the C core includes, by name."""
     names = [f"OP_{name.upper()} = {OPCODES[name]}" for name in STRUCTURAL]
     names.append(f"OP_UNKNOWN = {UNKNOWN}")
     enumerations = [

@@ -1,4 +1,4 @@
-"""Operands and modifiers, as LLVM's disassembler writes them."""
+"""Parse operands and modifiers in the syntax of LLVM's disassembler."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def split(text: str) -> list[str]:
 
 
 def source(text: str, kind: str = "u32") -> Source:
-    """An operand that is read as ``kind``: one of the types of ``vector.py``."""
+    """Parse an operand that is read as ``kind``, one of the types of ``vector.py``."""
     result = Source()
     text = text.strip()
     if text.startswith("-") and not re.match(r"-[\d.]", text):
@@ -52,7 +52,7 @@ def source(text: str, kind: str = "u32") -> Source:
 
 
 def register(text: str) -> int:
-    """The number of a register that is written."""
+    """Return the number of a destination register."""
     result = source(text)
     if result.kind not in (Kind.SCALAR, Kind.VECTOR):
         raise UnknownInstruction(f"destination {text}")
@@ -60,7 +60,7 @@ def register(text: str) -> int:
 
 
 def constant(text: str, kind: str) -> int:
-    """The bits of a constant that is read as ``kind``."""
+    """Return the bits of a constant that is read as ``kind``."""
     if _INTEGER.fullmatch(text):
         value = int(text, 0)
         if kind == "f64" and text.startswith("0x"):
@@ -77,7 +77,10 @@ def constant(text: str, kind: str) -> int:
 
 
 class Modifiers:
-    """What stands behind the operands, like ``offset:16 glc``. Each has to be asked for."""
+    """Modifiers that follow the operands, like ``offset:16 glc``.
+
+    The decoder takes those that it implements; `done` refuses the rest.
+    """
 
     _TIMING = frozenset(("glc", "slc", "dlc", "gds"))
 
@@ -91,19 +94,19 @@ class Modifiers:
         return int(self._values.pop(name, "0"), 0)
 
     def bits(self, name: str, default: int) -> list[int]:
-        """One bit for each operand, like ``op_sel_hi:[1,0,1]``."""
+        """Take a modifier with one bit for each operand, like ``op_sel_hi:[1,0,1]``."""
         found = re.findall(r"[01]", self._values.pop(name, ""))
         return [int(bit) for bit in found] if found else [default] * 3
 
     def done(self, *ignored: str) -> None:
-        """Refuse what nobody asked for."""
+        """Refuse modifiers that were not taken, except those of timing and ``ignored``."""
         left = set(self._values) - self._TIMING - set(ignored)
         if left:
             raise UnknownInstruction(f"modifier {' '.join(sorted(left))}")
 
 
 def operands_and_modifiers(text: str) -> tuple[list[str], Modifiers]:
-    """``v0, v1 offset:4`` are two operands and one modifier."""
+    """Split a text such as ``v0, v1 offset:4``: two operands and one modifier."""
     operands = split(text)
     words: list[str] = []
     if operands:

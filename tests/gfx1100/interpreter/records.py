@@ -1,4 +1,4 @@
-"""Instructions as records that the C core reads, the same structures as in ``core/wave.h``."""
+"""Records of instructions for the C core, the same structures as in ``core/wave.h``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ U8, U16, U32, U64, I32 = (
 )
 
 VCC, M0, NULL, EXEC = 106, 125, 124, 126
-"""Scalar registers with a name of their own."""
+"""Numbers of named scalar registers."""
 
 
 class Kind(IntEnum):
-    """Where a source is."""
+    """Location of a source operand."""
 
     ABSENT = 0
     SCALAR = 1
@@ -27,7 +27,7 @@ class Kind(IntEnum):
 
 
 class Space(IntEnum):
-    """What memory an instruction is about; also in the generated ``opcodes.h``."""
+    """Address space of a memory instruction; also in the generated ``opcodes.h``."""
 
     GLOBAL = 0
     LDS = 1
@@ -36,7 +36,7 @@ class Space(IntEnum):
 
 
 class Access(IntEnum):
-    """What a memory instruction does; also in the generated ``opcodes.h``."""
+    """Operation of a memory instruction; also in the generated ``opcodes.h``."""
 
     LOAD = 0
     LOAD_SIGNED = 1
@@ -54,7 +54,7 @@ class Access(IntEnum):
 
 
 class Source(ctypes.Structure):
-    """An operand that is read."""
+    """A source operand."""
 
     _fields_ = (
         *((name, U8) for name in ("kind", "negate", "absolute", "half")),
@@ -78,4 +78,4 @@ class Instruction(ctypes.Structure):
 
 
 class UnknownInstruction(Exception):
-    """The tables do not have the instruction, an operand or a modifier."""
+    """Raised if the tables do not have the instruction, an operand or a modifier."""

@@ -147,7 +147,7 @@ _STORE_64 = (
 
 
 def bodies() -> dict[str, str]:
-    """The statements of each instruction in C."""
+    """Return the C statements of each instruction."""
     result = {}
     for name, value in EXPRESSIONS_32.items():
         result[name] = f"d = (uint32_t)({value}); {_STORE_32}"
@@ -174,7 +174,7 @@ def bodies() -> dict[str, str]:
 
 
 def reads_64(name: str, source: int) -> bool:
-    """Whether source 0 or 1 of an instruction is one of 64 bits."""
+    """Return whether source 0 or 1 of an instruction has 64 bits."""
     if name in ("cmp_eq_u64", "cmp_lg_u64"):
         return True
     meaning = {**EXPRESSIONS_64, **NONZERO_64}.get(name, "")

@@ -26,7 +26,7 @@ C_TYPES = {
 
 
 class Group(NamedTuple):
-    """Instructions with the same types; the last type of ``sources`` holds for all that follow."""
+    """Instructions with the same types; the last of ``sources`` holds for all further sources."""
 
     result: str
     sources: tuple[str, ...]
@@ -291,7 +291,7 @@ COMPARISONS = [
 
 
 def group_of(name: str) -> Group | None:
-    """The group that has an instruction, None if none has it."""
+    """Return the group of an instruction, None if no group has it."""
     return _BY_NAME.get(name)
 
 
@@ -311,7 +311,7 @@ _READ = {
 
 
 def _declared(group: Group, meaning: str) -> str:
-    """Declarations of those of a, b, c and d that the meaning has."""
+    """Return the C declarations of those of a, b, c and d that a meaning uses."""
     used = re.findall(r"\w+", meaning)
     declared = ""
     for i, name in enumerate("abc"):
@@ -325,7 +325,7 @@ def _declared(group: Group, meaning: str) -> str:
 
 
 def bodies() -> dict[str, str]:
-    """The statements of each instruction in C."""
+    """Return the C statements of each instruction."""
     result = {}
     for group in GROUPS:
         for name, meaning in group.meanings.items():

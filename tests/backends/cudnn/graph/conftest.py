@@ -1,4 +1,4 @@
-"""The real libcudnn, which knows which descriptors were made and not destroyed."""
+"""The real libcudnn with a count of the descriptors that were not destroyed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dnnffi.backends.cudnn.library import Library
 
 
 class Counted:
-    """A libcudnn that counts backend descriptors."""
+    """Wrapper of libcudnn that counts backend descriptors."""
 
     def __init__(self, lib):
         self._lib = lib
@@ -43,7 +43,7 @@ def newer_than_8(library):
 
 @pytest.fixture
 def counted(library):
-    """The library, counting: at the end of every test nothing is left, without the collector."""
+    """The library with a count. The test fails if a descriptor needs the collector."""
     lib = Counted(library.lib)
     yield Library(lib, library.path, library.found_via)
     assert lib.live == []

@@ -86,7 +86,7 @@ def test_the_operands_are_in_order(library):
 
 
 def tensors_of(graph):
-    """The tensors of a graph by uid."""
+    """Return the attributes of the tensors of a graph by uid."""
     operations = graph.graph._kept["operations"]
     found = (one for operation in operations for one in operation._kept.values())
     return {one.read("uid"): one.read_all() for one in found if type(one).__name__ == "Tensor"}

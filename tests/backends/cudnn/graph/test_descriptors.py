@@ -1,4 +1,4 @@
-"""Backend descriptors on the real libcudnn: what they hold, what is refused, how they go.
+"""Backend descriptors on the real libcudnn: contents, refusals, destruction.
 
 Tensors, convolutions, operations, graphs and variant packs need no GPU. What cuDNN 9.19 does is
 asked of the bare library too, where dnnffi refuses before it.
@@ -258,7 +258,7 @@ def test_pointwise_operations(counted):
 
 
 def convolved(library):
-    """An operation and the four descriptors that it names."""
+    """Return a convolution and the four descriptors that it refers to."""
     x, w = tensor(1, (2, 6, 8, 8), library), tensor(2, (4, 6, 3, 3), library)
     y, how = tensor(3, (2, 4, 6, 6), library), convolution(library)
     return ConvolutionForward(how, x, w, y, library=library), (x, w, y, how)
@@ -371,7 +371,7 @@ def test_closed_descriptors_are_refused(counted):
 
 
 class Mischief(Tensor):
-    """Tells the library what dnnffi would refuse."""
+    """A tensor that passes values to the library which dnnffi would refuse."""
 
     def __init__(self, library, **values):
         super(Tensor, self).__init__(library, values)

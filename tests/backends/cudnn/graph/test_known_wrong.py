@@ -1,4 +1,4 @@
-"""Engines that are not used: for which graphs, and in which words."""
+"""Tests of engines that are excluded: the graphs they are excluded for, and the messages."""
 
 from __future__ import annotations
 

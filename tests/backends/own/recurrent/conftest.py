@@ -1,4 +1,4 @@
-"""The kernels are compiled for the host."""
+"""Compilers, which all these tests need because the kernels are compiled for the host."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def compilers(compiler, cxx_compiler):
-    """Both are needed, for the device and for what runs on it."""
+    """Require a C compiler for the emulated device and a C++ compiler for the kernels."""

@@ -1,4 +1,4 @@
-"""Old contents of buffers change no bit of the results: on the host, on a few networks."""
+"""Tests that old contents of buffers do not change the results of a few networks on the host."""
 
 from __future__ import annotations
 

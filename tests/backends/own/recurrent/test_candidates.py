@@ -1,4 +1,4 @@
-"""Tests of which own kernels are offered, and of the message when none is."""
+"""Tests of the selection of own kernels, and of the message if none is offered."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_spec(problem, **fields):
 
 
 class Vendor:
-    """What stands in for cuDNN."""
+    """Stand-in for the candidates of cuDNN."""
 
     name, version = "cudnn", "cuDNN 1.0"
 
@@ -80,7 +80,7 @@ def launch(memory):
 
 
 def refused(own, memory, problem, words):
-    """Nothing is offered, and whoever asks for it is told why."""
+    """Check that no kernel is offered for a problem, and that asking for one raises the reason."""
     assert own.offers(problem) == ()
     with pytest.raises(UnsupportedError, match=words):
         own.make(problem, "1", launch(memory))
@@ -93,7 +93,7 @@ def test_they_are_numbered(own):
     pairs = [tuple(map(int, name.split("."))) for name in own.offers(PROBLEM)]
     assert pairs[0] == (1, 1)
     assert len(set(pairs)) == len(pairs)
-    for numbers in zip(*pairs, strict=True):  # forwards, backwards: in order of appearance
+    for numbers in zip(*pairs, strict=True):  # forward kernels, then backward kernels
         first = list(dict.fromkeys(numbers))
         assert first == list(range(1, len(first) + 1))
 
@@ -245,7 +245,7 @@ def test_a_single_step_has_a_kernel_of_its_own(own, memory, name):
 
 @pytest.fixture
 def made(monkeypatch):
-    """What executors were asked for: (name, forward, backward)."""
+    """The requested executors: a list of (name, forward kernel, backward kernel)."""
     asked = []
 
     class Network:
@@ -369,7 +369,7 @@ def test_own_asks_for_this_source_alone(own, memory, made):
 def test_who_asks_for_none_has_the_vendors_as_the_oracle(own, memory):
     both = CandidateSet(Vendor(), own)
     ours = tuple(f"own {name}" for name in own.offers(PROBLEM))
-    # The most promising ones of ours, then what else the vendor has.
+    # The likely own kernels, then the other algorithms of the vendor.
     expected = "cudnn standard", *ours[:4], "cudnn persist_static", *ours[4:]
     assert both.offers(ANY) == expected
     assert both.oracle(ANY) == "cudnn standard"
@@ -405,14 +405,14 @@ def test_who_cannot_run_has_no_random_numbers(memory):
 
 
 def configurations(own, memory, monkeypatch, problem, *architecture):
-    """Of all candidates, on a device of an architecture."""
+    """Return the kernel configurations of all candidates on a device of an architecture."""
     monkeypatch.setattr(memory, "architecture", lambda device: Architecture(*architecture))
     return own._pairs(problem)
 
 
 @pytest.fixture
 def no_whole_rows(monkeypatch):
-    """Tensor cores alone."""
+    """Leave out kernels with whole rows, so that all candidates use tensor cores."""
     monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
 
 
@@ -440,7 +440,7 @@ def test_clusters_are_of_devices_that_have_them(own, memory, monkeypatch):
 
 @pytest.mark.usefixtures("no_whole_rows")
 def test_a_cluster_of_layers_is_also_paired_with_another_backward(own, memory, monkeypatch):
-    """Clusters of a backward pass have less room."""
+    """A backward pass in clusters has less space in shared memory."""
     small = with_spec(PROBLEM, hidden_size=64, num_layers=2)._replace(batch=16)
     found = configurations(own, memory, monkeypatch, small, 9, 0, 132)
     of_clusters = [backward for forward, backward in found if forward.cluster]

@@ -1,4 +1,4 @@
-"""One step of each cell and its derivative, the source of the kernels as C++."""
+"""Tests of one step of each cell and its derivative, with the kernels' source compiled as C++."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class Steps:
         self._library = functions(constants, ("cells.cuh",), text, **how)
 
     def forward(self, gx, gh, h, c):
-        """h, c and what is saved."""
+        """Return h, c and the saved values [N, saved] of a step."""
         shapes = (len(h),), (len(h),), (len(h), self.saved)
         return self._call("forward", (gx, gh, h, c), shapes)
 
     def backward(self, saved, before, dh, dc):
-        """Gradients [N, saved] of the gates, and of h and c before the step."""
+        """Return the gradients [N, saved] of the gates, and those of h and c before the step."""
         shapes = (len(dh), self.saved), (len(dh),), (len(dh),)
         return self._call("backward", (saved, before, dh, dc), shapes)
 
@@ -112,13 +112,16 @@ def rows(numbers, columns):
 
 @st.composite
 def inputs(draw, gates, numbers):
-    """gx, gh [N, gates]; h, c, dh, dc [N]."""
+    """Draw gx, gh [N, gates] and h, c, dh, dc [N]."""
     wide = [draw(rows(numbers, gates)) for _ in range(2)]
     return (*wide, *(draw(rows(numbers, 1))[:, 0] for _ in range(4)))
 
 
 def of_reference(mode, clip, gx, gh, h, c, dh, dc):
-    """h and c after the step, the gradients of gx and gh, and of h and c before, a unit a row."""
+    """Return the reference's h and c after the step, and all gradients; a row is a unit.
+
+    The gradients are those of gx, of gh, and of h and c before the step.
+    """
     cell = reference(mode, clip, gx.dtype)
     gx, gh = (one.T[:, :, None] for one in (gx, gh))  # [gates, N, 1]
     h, c, dh, dc = (one[:, None] for one in (h, c, dh, dc))
@@ -132,7 +135,7 @@ def of_reference(mode, clip, gx, gh, h, c, dh, dc):
 
 
 def of_kernels(mode, clip, gx, gh, h, c, dh, dc, dtype="f4"):
-    """The same of the kernels' cells."""
+    """Return h and c after the step, and the gradients, by the kernels' cells."""
     run = steps(mode, clip, dtype)
     h_after, c_after, saved = run.forward(gx, gh, h, c)
     before = c if mode == "lstm" else h
@@ -145,7 +148,7 @@ def compare(found, expected, rtol, atol):
 
 
 def check(mode, clip, given, wide, rtol, atol):
-    """Values and gradients against those of the reference."""
+    """Compare values and gradients with those of the reference."""
     reference_inputs = [one.astype("f8") for one in given] if wide else given
     h, c, d_gx, d_gh, before = of_reference(mode, clip, *reference_inputs)
     h_after, c_after, d_gates, dh_before, dc_before = of_kernels(mode, clip, *given)

@@ -1,9 +1,9 @@
-"""All interleavings of the blocks of a cluster, as `cluster.cuh` has them tell each other.
+"""Explore all interleavings of the blocks of a cluster in the protocol of `cluster.cuh`.
 
-A model of what the kernels do, line by line:
+A model of the kernels, line by line:
 
 - Each block begins its two barriers and says how many words the first phase of each counts
-  (`Arrivals::begin`); then all blocks meet.
+  (`Arrivals::begin`); then all blocks synchronize.
 - The first thread of each block sends a word of exchange 0 to all blocks; a thread without cells
   sends nothing. Then, for each exchange e, all threads wait for the phase of e (`Arrivals::wait`),
   take the words (the first one then says what the next phase counts, `Arrivals::expect`) and meet
@@ -13,8 +13,8 @@ A model of what the kernels do, line by line:
 - With several layers, each block also takes the words of the layer below, of the exchange after;
   after the barrier its first thread sends the blocks of that layer a receipt
   (`ClusterAllGather::confirm`).
-- A word that is sent arrives at some time, words in any order, and is counted when it arrives. A
-  phase ends when its block has said how many words it counts, and these have arrived.
+- Words arrive in any order, and each is counted when it arrives. A phase ends when its block has
+  set the number of words that it counts, and these have arrived.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ THREADS = 2
 
 
 class Block(NamedTuple):
-    """Two barriers, and what is staged: the phase of each word of each slot."""
+    """Two barriers, and the words in shared memory: the phase of each word of each slot."""
 
     begun: bool = False
     ended: tuple[int, int] = (0, 0)
-    """Phases of each barrier."""
+    """Number of completed phases of each barrier."""
     expected: tuple[int, int] = (0, 0)
-    """What the phase counts, 0 before the block has said it."""
+    """Words that the phase of each barrier expects; 0 before the block has set it."""
     counts: tuple[int, int] = (0, 0)
     words: tuple[int | None, ...] = ()
 
 
 class Flight(NamedTuple):
-    """What is on its way to a block, in a phase of that block; a receipt has no place."""
+    """A word or receipt on its way to a block, for a phase of it; a receipt has no place."""
 
     sender: int
     to: int
@@ -59,7 +59,7 @@ def changed(values, at, value):
 
 
 class Protocol:
-    """The protocol of so many blocks of a layer and exchanges, or what is left without a rule."""
+    """The protocol with ``blocks`` per layer and ``exchanges``, optionally without one rule."""
 
     def __init__(self, blocks, exchanges, without="", layers=1, each=False):
         self.of_layer, self.layers, self.exchanges = blocks, layers, exchanges
@@ -70,7 +70,7 @@ class Protocol:
         self.programs = [self.program(layer) for layer in range(layers) for _ in range(blocks)]
 
     def program(self, layer):
-        """What the threads of a block do."""
+        """Return the operations of the threads of a block, as (operation, exchange)."""
         program = [("begin", 0)]
         if self.without != "meeting":
             program.append(("meet", 0))
@@ -90,7 +90,7 @@ class Protocol:
         return [*program, ("end", 0)]
 
     def explore(self):
-        """How many states there are; `Wrong` where one of them breaks a promise."""
+        """Return the number of states; raise `Wrong` if one of them violates the protocol."""
         blank = Block(words=(None,) * self.words * 2)
         start = State((0,) * len(self.threads), (blank,) * self.count, frozenset())
         return explore(start, self.after, lambda state: set(self.ops(state)) == {("end", 0)})
@@ -101,7 +101,7 @@ class Protocol:
         ]
 
     def after(self, state):
-        """All states that follow this one."""
+        """Yield all successors of a state."""
         ops = self.ops(state)
         for flight in state.flying:
             yield self.arrived(state, ops, flight)
@@ -124,17 +124,17 @@ class Protocol:
         return state._replace(blocks=changed(state.blocks, number, block))
 
     def expected(self, number, phase):
-        """As `Arrivals::bytes`, in words."""
+        """Return the result of `Arrivals::bytes` in words."""
         layer = number // self.of_layer
         receipts = layer + 1 < self.layers and phase > 1 and self.without != "receipts"
         return self.of_layer * (THREADS if self.each else 1 + (layer > 0) + receipts)
 
     def of(self, layer):
-        """The blocks of a layer."""
+        """Return the numbers of the blocks of a layer."""
         return range(layer * self.of_layer, (layer + 1) * self.of_layer)
 
     def sent(self, number, thread, e):
-        """What a thread sends of exchange e: to its own layer, and to the one that reads it."""
+        """Yield the words that a thread sends in exchange e, to its own and to the next layer."""
         if not self.each and thread % THREADS:
             return
         layer, place = divmod(number, self.of_layer)
@@ -147,7 +147,7 @@ class Protocol:
             yield from (Flight(number, to, e - 1, place) for to in self.of(layer + 1))
 
     def alone(self, state, number, thread, what, e):
-        """What a thread does without the others of its block."""
+        """Yield the successors by an operation for which a thread does not need its block."""
         block, slot, first = state.blocks[number], e % self.slots, thread % THREADS == 0
         if what == "send":
             sent = set(self.sent(number, thread, e))
@@ -177,7 +177,7 @@ class Protocol:
             yield self.moved(state, [thread])
 
     def counted(self, block, slot, more):
-        """A barrier that counts words, whose phase may end."""
+        """Count ``more`` words at a barrier; complete the phase if all have arrived."""
         count = block.counts[slot] + more
         if count == block.expected[slot] > 0:
             return block._replace(

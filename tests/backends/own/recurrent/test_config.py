@@ -1,4 +1,4 @@
-"""Tests of divisions: what the kernels' source asserts of them holds, and what is offered fits."""
+"""Tests of divisions of the work: the assertions in the kernels' source, and resource limits."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def kinds(draw, most=4096):
 
 
 def any_config(dice):
-    """One that the source can be compiled with, sensible or not."""
+    """Return a random configuration with which the source compiles, sensible or not."""
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
     if kind.backward and dice.random() < 0.6:
         return any_scatter(dice, kind)
@@ -96,7 +96,7 @@ def any_config(dice):
 
 
 def any_chunks(dice, kind):
-    """One whose words are multiplied in chunks."""
+    """Return a random configuration whose words are multiplied in chunks."""
     shape = 8 * dice.randint(1, 6), 8 * dice.randint(1, 8), dice.randint(1, 2)
     empty = KernelConfig(
         *(kind, *shape, dice.choice([1, 2, 3, 4]), dice.choice([1, 2, 4]), 0, 0),
@@ -108,7 +108,7 @@ def any_chunks(dice, kind):
 
 
 def any_whole_rows(dice, kind):
-    """One whose blocks have whole rows."""
+    """Return a random configuration whose blocks have whole rows."""
     parts = dice.choice([1, 2, 4, 8])
     rows = dice.choice([rows for rows in (1, 2, 4) if rows <= parts])
     kind = kind._replace(narrow=False)
@@ -116,7 +116,7 @@ def any_whole_rows(dice, kind):
 
 
 def any_scatter(dice, kind):
-    """One of a backward pass whose blocks exchange shares."""
+    """Return a random configuration of a backward pass whose blocks exchange partial sums."""
     units, rows, warps = dice.choice([(16, 8, 1), (8, 16, 2), (32, 8, 8), (24, 32, 7), (8, 64, 4)])
     empty = KernelConfig(
         *(kind, units, rows, 1, warps, 1, 0, 0),
@@ -127,7 +127,7 @@ def any_scatter(dice, kind):
 
 
 def in_source(one):
-    """`SUMS` of a configuration, as the compiler has them."""
+    """Return the values of `SUMS` of a configuration, evaluated by the compiler."""
     text = f'extern "C" {{ long long sums[] = {{{", ".join(SUMS.values())}}}; }}'
     library = functions(one.constants(), ("config.cuh",), text)
     return list((ctypes.c_longlong * len(SUMS)).in_dll(library, "sums"))
@@ -152,13 +152,13 @@ def test_a_wrong_division_does_not_compile(name, change):
 
 
 def divided():
-    """A division without room in shared memory that is not used."""
+    """Return a division that leaves no shared memory unused."""
     kind = Kind("lstm", 1024, "float16", training=True)
     return find_gathers(kind, Layer(64, 1, H200))[0]
 
 
 def test_a_division_has_what_the_source_asserts():
-    """Its assertions are about all that it gets from Python; what both compute is compared."""
+    """The source asserts values from Python; this compares those that both compute."""
     dice = random.Random(0)
     for _ in range(80):
         one = any_config(dice)
@@ -170,7 +170,7 @@ def test_a_division_has_what_the_source_asserts():
 
 
 def check(found, kind, batch, chip):
-    """Every configuration can run on a chip, and has all of its work divided."""
+    """Check that every configuration can run on a chip and covers all of the work."""
     assert len(set(found)) == len(found)
     for one in found:
         assert one.kind == kind
@@ -186,7 +186,7 @@ def check(found, kind, batch, chip):
         assert (
             one.groups(batch) * one.group_rows >= batch > (one.groups(batch) - 1) * one.group_rows
         )
-        # What a thread keeps has registers, and cells of a warp have the words that they send.
+        # The registers suffice for the weights, and the cells of a warp fill whole words.
         assert one.k_registers * one.warp_tiles * 8 < 255
         assert one.threads * (one.k_registers * one.warp_tiles * 8 + 40) <= 65536
         assert 32 * one.cells % kind.word == 0
@@ -206,9 +206,9 @@ def test_forwards_in_float32_have_products_of_float16(mode):
 
 
 def check_offered(kind, layer):
-    """Check that what is offered fits: first the best of each way to exchange, then others.
+    """Check that offers fit: first the best of each exchange, then others, ordered by time.
 
-    A forward pass in clusters with at most two parts of k is a way of its own.
+    A forward pass in clusters with at most two parts of k counts as an exchange of its own.
     """
     found = select_configs(kind, layer)
     for narrow in (False, True):
@@ -347,7 +347,7 @@ def test_blocks_that_exchange_shares_have_room(kind, batch, directions, chip):
 
 
 def test_weights_that_l2_has_no_room_for_are_far():
-    """Those of all blocks of a launch count, and half of what they exchange."""
+    """The weights of all blocks of a launch count, and half of the bytes that they exchange."""
     layer = Layer(64, 1, H200)
     one = next(one for one in find_gathers(Kind("lstm", 2816, "float16"), layer) if one.rows == 64)
     without = one._replace(
@@ -359,7 +359,7 @@ def test_weights_that_l2_has_no_room_for_are_far():
     least = H200._replace(l2_bytes=int(read / 0.68) + 1)
     assert not set_streaming(without, Layer(64, 1, least)).far
     assert set_streaming(without, Layer(64, 1, least._replace(l2_bytes=least.l2_bytes - 2))).far
-    # One group at once.
+    # Only one group runs at a time.
     assert set_streaming(without, Layer(640, 2, least)) == set_streaming(
         without, Layer(64, 1, least)
     )
@@ -478,7 +478,7 @@ def test_all_divisions_of_a_kind_are_distinct():
 
 
 def gather_config(hidden, units, rows, warps, **rest):
-    """A forward pass in float16 whose blocks have ``units`` units and ``warps`` warps."""
+    """Return the configuration of a forward kernel in float16."""
     kind = Kind("lstm", hidden, "float16", training=True)
     return KernelConfig(kind, units, rows, 1, warps, 1, 0, 0, True, **rest)
 
@@ -503,7 +503,7 @@ def test_places_are_found_in_steps_whose_threads_move_many_words(config, finds):
 
 
 def streaming(hidden, l2_bytes, directions=1):
-    """A forward pass of 64 rows that streams weights, on a device with so large an L2."""
+    """Return the configuration of a forward kernel for 64 rows that streams weights, and its chip."""
     chip = H200._replace(l2_bytes=l2_bytes)
     return set_streaming(gather_config(hidden, 32, 64, 8), Layer(64, directions, chip)), chip
 

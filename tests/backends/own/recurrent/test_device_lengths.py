@@ -1,4 +1,4 @@
-"""Lengths in device memory: results and gradients are those of the same lengths on the host."""
+"""Tests of lengths in device memory: results are those of the same lengths on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout of our own kernels on the host: the masks, and training steps by the same masks."""
+"""Dropout of dnnffi's own kernels on the host: the masks, and training steps with them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def spec_of(mode="lstm", hidden=6, layers=3, bidirectional=False, dtype="float32
 
 
 def in_the_order_of(problem, mask):
-    """A mask [T, B, units] as y lies: [B, T, units], or packed."""
+    """Convert a mask [T, B, units] to the layout of y: [T, B, units], [B, T, units] or packed."""
     if problem.layout == BATCH_MAJOR:
         return mask.swapaxes(0, 1)
     if problem.layout == PACKED:
@@ -74,7 +74,7 @@ def in_the_order_of(problem, mask):
 
 
 def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
-    """``values``, of the shape of y, by the kernels."""
+    """Return ``values``, which have the shape of y, after dropout by the kernels."""
     memory = EmulatedMemory()
     launch = Launch(memory.current_stream(), 0)
     generator = Generator(memory, 0, seed)
@@ -141,7 +141,7 @@ def case_of(seed, layout, spec, dropout=0.4):
 
 
 def expected(case, arrays, seed, drawn=0):
-    """The reference's results in float64 by the masks of a state."""
+    """Return the reference's results in float64 with the masks of a dropout state."""
     problem = case.problem
     sizes = problem.steps, problem.batch, problem.dropout
     return conformance.expected(case, arrays, own_masks(problem.spec, *sizes, seed, drawn))
@@ -239,7 +239,7 @@ def test_a_replayed_forward_moves_the_state_on(cublas, monkeypatch):
         y, h_n = made.new(problem.y_shape), made.new(problem.h_shape)
         given = (*map(address, (x, y, h_0, h_n, None, None, weights)),)
         at = ForwardAddresses(*given, address(made.workspace), address(made.reserve))
-        with monkeypatch.context() as patch:  # everything that a forward enqueues
+        with monkeypatch.context() as patch:  # records all work of a forward pass
             for owner, name in (
                 (EmulatedKernel, "__call__"),
                 (RowsProduct, "run"),
@@ -290,7 +290,7 @@ def test_uses_on_two_streams_are_ordered(memory):
 
 
 class OfAnother:
-    """A generator that is not ours."""
+    """A generator of a type that the kernels do not accept."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The words that blocks exchange: their tags, and what rounding for a tag does to a number."""
+"""Tests of the words that blocks exchange: their tags, and the rounding for a tag."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ unsigned tag_of(unsigned first, unsigned second, int exchange)
 class Words:
     """The functions of `exchange_flags.cuh` for a dtype, on arrays [N, 4] of 32 bits.
 
-    Those of a ``share`` have numbers of float32 for every dtype.
+    Words of partial sums (``share``) have float32 elements for every dtype.
     """
 
     def __init__(self, dtype, share=False):
@@ -58,7 +58,7 @@ class Words:
         self._library = functions(constants, ("exchange_flags.cuh", "tiles.cuh"), TEXT)
 
     def call(self, name, words, *arguments, out=None):
-        # C++ wants words of 16 bytes at multiples of that.
+        # C++ requires words of 16 bytes to be aligned.
         given = aligned(words)
         out = aligned(np.zeros_like(words)) if out is None else out
         getattr(self._library, name)(
@@ -101,7 +101,7 @@ def words(request):
 
 @pytest.fixture(scope="module", params=SIXTEEN)
 def halves(request):
-    """The functions, and words whose last elements are all numbers of 16 bits."""
+    """The functions for a dtype of 16 bits, and words whose last elements are all its numbers."""
     random = np.random.default_rng(0)
     given = random.integers(0, 2**32, (2**16, 4), dtype="u4")
     given[:, 3] = given[:, 3] & 0xFFFF | np.arange(2**16, dtype="u4") << 16
@@ -109,12 +109,12 @@ def halves(request):
 
 
 def last(words, dtype):
-    """The last elements of words."""
+    """Return the last elements of words as float64."""
     return wide((words[:, 3] >> 16).astype("u2"), dtype)
 
 
 def wide(bits, dtype):
-    """Numbers of 16 bits as float64."""
+    """Convert the bits of numbers of 16 bits to float64."""
     with np.errstate(invalid="ignore"):
         return bits.view(dtype_object(dtype)).astype("f8")
 

@@ -1,4 +1,4 @@
-"""Our own kernels by the functions that users call: all of it on the host."""
+"""Tests of dnnffi's own kernels through the public functions, emulated on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def host():
 
 @pytest.fixture
 def emulated(host, cublas):
-    """The stand-in of cuDNN on memory that runs our kernels."""
+    """The stand-in of cuDNN, with memory on which dnnffi's own kernels run."""
     with emulating(host, cublas):
         yield host
 
@@ -53,7 +53,7 @@ def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_resets_run_by_the_kernels_without_being_named(emulated, rows, on_host):
-    """The library has none: its kernels are not called, nor compared with."""
+    """cuDNN has no resets: its kernels are neither called nor measured."""
     rng = np.random.default_rng(0)
     spec = RNNSpec(mode="lstm", input_size=3, hidden_size=10, num_layers=2, bidirectional=True)
     host_weights = dnnffi.RNNWeights.random(spec, rng)
@@ -162,7 +162,7 @@ def test_lengths_on_the_device_are_copied_where_they_cannot_be_read(host, monkey
 def test_lengths_on_the_device_that_are_out_of_range_count_as_the_nearest(
     request, monkeypatch, dtype
 ):
-    """By the kernels, and of a type that they do not have, by the library."""
+    """float32 runs on the own kernels, float64, which they do not have, in the library."""
     monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", True)
     host = request.getfixturevalue("emulated" if dtype == "float32" else "host")
     lengths = host.asarray(np.array((9, -3, 3, 4, 2), "i4"))

@@ -1,4 +1,4 @@
-"""The kernels themselves on the host: whole networks against the reference.
+"""Tests of the kernels on the host: whole networks against the reference.
 
 The sources are what a GPU gets, compiled as C++; the products of x are those of a libcublasLt that
 computes in loops. A seed says in which order threads go on.
@@ -152,7 +152,7 @@ SETUPS = (
     Setup("rnn_tanh", "float32", 50, rows_of(1, 1, 2), rows_of(8, 4, 4), packed=True),
     Setup("rnn_relu", "float16", 40, rows_of(32, 1, 5), rows_of(4, 2, 3)),
     Setup("lstm", "bfloat16", 19, rows_of(4, 4, 3)),
-    # Without what a backward needs.
+    # Inference, which saves no state for the backward pass.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2)), packed=True),
     Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
@@ -286,7 +286,7 @@ def test_the_setups_have_all_that_kernels_do_differently():
 
 
 def check(case, arrays, found):
-    """Results of a case against the reference."""
+    """Compare the results of a case with the reference."""
     expected = conformance.expected(case, arrays)
     strict = case.problem.options.math == "strict"
     allowed = ALLOWED["strict" if strict else case.problem.spec.dtype]
@@ -305,7 +305,7 @@ def check(case, arrays, found):
 
 
 def flat(found):
-    """All results as bytes."""
+    """Return all results as bytes."""
     arrays = [*found[:-1], *(found.dweights or [])]
     return b"".join(np.asarray(one).tobytes() for one in arrays if one is not None)
 
@@ -493,7 +493,7 @@ def test_a_gradient_that_is_not_there_counts_as_zero(cublas, number):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Blocks that poll a few times."""
+    """Limit the polls of a block to 64."""
     text_of = source.text_of
 
     def changed(folder, name):

@@ -1,6 +1,6 @@
-"""All interleavings of layers that run at once, as `exchange_flags.cuh` has them tell each other.
+"""Explore all interleavings of layers that run at once in the protocol of `exchange_flags.cuh`.
 
-A model of what the kernels do. Slots are cleared before the launch, and each word is written once:
+A model of the kernels. Slots are cleared before the launch, and each word is written once:
 
 - In a forward pass, a block sends exchange 0, the initial state. In step t it gathers exchange t of
   its own layer and exchange t + 1 of the layer below (`receive`), meets at a barrier, and sends
@@ -11,8 +11,8 @@ A model of what the kernels do. Slots are cleared before the launch, and each wo
 - Two threads of a block have a word each, and each gathers the words of all blocks. Stores are seen
   at some time, in any order; a poll that finds a cleared word changes nothing.
 
-A thread looks at a word again until it has been written: so it can neither take another step's nor
-miss its own. What is left to ask is whether all threads end, and whether a word is written twice.
+A thread polls a word until it has been written, so it can neither take the word of another step nor
+miss its own. The model checks that all threads end and that no word is written twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THREADS = 2
 
 
 class Word(NamedTuple):
-    """What a thread sends of an exchange."""
+    """A word that a thread sends in an exchange."""
 
     layer: int
     exchange: int
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 
 class Protocol:
-    """Layers of so many blocks each, or what is left of their protocol without one of its rules."""
+    """The protocol of ``layers`` with ``blocks`` each, optionally without one rule."""
 
     def __init__(self, layers, blocks, steps, *, backward=False, without=""):
         self.layers, self.without = layers, without
@@ -46,7 +46,7 @@ class Protocol:
         ]
 
     def forward(self, layer, steps):
-        """What a thread does: sends an exchange, gathers one of a layer, or meets the others."""
+        """Return the operations of a thread: send or gather an exchange, or wait at a barrier."""
         program = [("send", 0)]
         for t in range(steps):
             program += [("gather", (layer, t)), ("gather", (layer - 1, t + 1)), ("barrier", None)]
@@ -56,7 +56,7 @@ class Protocol:
         return program
 
     def backward(self, layer, turns):
-        """The same; layers are counted in the order in which they begin."""
+        """Return the operations of a backward pass; layers are numbered in the order they begin."""
         program = []
         for t in range(turns + 1):
             if t > 0:
@@ -69,7 +69,7 @@ class Protocol:
         return program
 
     def explore(self):
-        """How many states there are; `Wrong` where one of them breaks a promise."""
+        """Return the number of states; raise `Wrong` if one of them violates the protocol."""
         places = (0,) * (self.layers * self.of_layer)
         return explore((places, frozenset(), frozenset()), self.after, self.ended)
 
@@ -82,7 +82,7 @@ class Protocol:
         return program[place] if place < len(program) else None
 
     def after(self, state):
-        """All states that follow this one."""
+        """Yield all successors of a state."""
         places, flying, written = state
         for word in flying:
             yield places, flying - {word}, written | {word}

@@ -1,4 +1,4 @@
-"""Recurrent products of float16 in networks in float32: the matrices, and states of any size."""
+"""Tests of recurrent products of float16 in networks in float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 SMALLEST = 2.0**-24
-"""The smallest number of float16."""
+"""The smallest positive number of float16."""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,9 @@ def kernel():
 
 
 def narrowed(kernel, matrices, padded, alone=False):
-    """Rows in float16 of matrices [D, rows, columns] that lie apart, and what they were divided by.
+    """Return the rows of matrices [D, rows, columns] in float16, and the divisors of the rows.
 
-    With ``alone`` only the latter.
+    The matrices are not adjacent in memory. With ``alone``, only the divisors are computed.
     """
     directions, rows, columns = matrices.shape
     held = np.full((directions, rows * columns + 3), np.nan, "f4")
@@ -113,7 +113,7 @@ HIDDEN = 21
 
 
 def results(cublas, mode, change, steps=4):
-    """Of an inference, found and expected, after ``change`` of its arrays."""
+    """Return (found, expected) results of an inference whose arrays were modified by ``change``."""
     spec = RNNSpec(mode=mode, input_size=3, hidden_size=HIDDEN, bidirectional=True)
     problem = RNNProblem.dense(spec, steps=steps, batch=11, training=False)
     case = conformance.Case(problem, True, 0)
@@ -125,7 +125,7 @@ def results(cublas, mode, change, steps=4):
 
 
 def scaled(arrays, *factors):
-    """With rows of the recurrent matrices multiplied by factors, in turn."""
+    """Return arrays with the rows of the recurrent matrices multiplied by ``factors`` in turn."""
     weights = [np.array(one) for one in arrays.weights]
     for matrix in weights:
         if matrix.ndim == 2 and matrix.shape[1] == HIDDEN:
@@ -139,12 +139,12 @@ def scaled(arrays, *factors):
 def test_states_of_any_size_are_multiplied(cublas, mode, factor):
     def change(arrays):
         arrays.h_0[:, ::2] *= np.float32(factor)
-        # Else a gate could be anything: TF32 rounds what is added to it.
+        # Large products would make the rounding error of TF32 exceed the range of a gate.
         return scaled(arrays, np.float32(1 / max(1, factor)))
 
     found, expected = results(cublas, mode, change)
     for name in ("y", "h_n"):
-        for row in range(11):  # by rows: large ones hide nothing of others
+        for row in range(11):  # by rows, so that large rows do not hide errors of others
             one, other = (getattr(of, name)[:, row] for of in (found, expected))
             assert conformance.deviation(one, other) < 5e-3, f"{name}, row {row}"
 
@@ -161,7 +161,7 @@ def test_weights_of_any_size_are_multiplied(cublas, mode, factor, steps):
 
 
 def dtypes_of(kind):
-    """The dtypes of arrays and of factors in the kernel's constants."""
+    """Return the dtypes of arrays and of factors in the kernel's constants."""
     header = dict(layer_kernel(kernel_config(kind)).headers)["kernel_config.cuh"]
     return re.findall(r"constexpr Dtype (?:DTYPE|FACTORS) = (\w+);", header)
 

@@ -1,4 +1,4 @@
-"""A network of our kernels with sizes that it has not seen: right, and bound without asking."""
+"""Tests of a network of dnnffi's own kernels with new sizes: results, and fast binding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def problem_of(steps, batch, ragged, seed=0, training=True):
 
 
 class Shared(Network):
-    """A problem on the network of another one."""
+    """A problem that runs on the network of another problem."""
 
     def __init__(self, network, problem, is_exact=False):
         self._shared, self._is_exact = network, is_exact
@@ -45,7 +45,7 @@ class Shared(Network):
 
 @pytest.fixture(params=["small products", "cuBLASLt"])
 def products(request, monkeypatch):
-    """The matrix products outside of the recurrent kernels: all by one of two implementations."""
+    """The implementation of all matrix products outside of the recurrent kernels."""
     if request.param == "cuBLASLt":
         monkeypatch.setattr(small_products, "MAX_MACS", 0)
     return request.param
@@ -53,7 +53,7 @@ def products(request, monkeypatch):
 
 @pytest.fixture(params=[False, True], ids=["full", "ragged"])
 def network(request, cublas, products):
-    """One that was made for five rows of four steps."""
+    """A network that was made for a batch of five rows and four steps."""
     problem = problem_of(4, 5, request.param)
     configurations = [kernel_config(kind_of(problem, backward)) for backward in (False, True)]
     with Network(cublas, problem, *configurations) as made:
@@ -81,7 +81,7 @@ def test_any_sizes_give_the_references_results(network, steps, batch, is_exact):
 
 
 class WithNewSizes(Network):
-    """A network whose problem is bound as one of sizes that come once."""
+    """A network whose problem is bound again, as one whose sizes are used once."""
 
     def made(self, *arguments):
         super().made(*arguments).close()

@@ -28,7 +28,7 @@ class OneStep(Network):
 
 
 def results(problem, arrays, offset=0):
-    """y, h_n and c_n of an inference, of arrays ``offset`` bytes past a multiple of 256."""
+    """Return the results of an inference on arrays ``offset`` bytes past a multiple of 256."""
     with OneStep(None, problem, None, offset=offset) as network:
         return network.results(arrays)
 

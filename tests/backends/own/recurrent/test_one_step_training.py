@@ -142,7 +142,7 @@ def test_strict_products_are_as_precise_as_float32(cublas):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_branches_of_a_graph_write_where_no_other_reads_or_writes(cublas, mode):
-    """Products of branches have workspaces and results of their own."""
+    """Each branch has its own workspaces and results of products."""
     spec = RNNSpec(mode=mode, input_size=6, hidden_size=8, num_layers=3, bidirectional=True)
     case = conformance.Case(problem_of(spec, 5), True, 0)
     with OneStep(cublas, case.problem, None) as network:

@@ -1,7 +1,7 @@
-"""Rows of unequal length in the caller's padded arrays: each way to exchange, on the host.
+"""Tests of rows of unequal length in the caller's padded arrays, for each exchange, on the host.
 
-The kernels of the last layer read and write these arrays themselves. All results are NaN before the
-call, and so is what the caller stores past the ends of rows.
+The kernels of the last layer read and write these arrays directly. Before the call, all results and
+the caller's elements past the ends of rows are NaN.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KINDS = {  # by way and mode: a dtype, once with whole words in a row and once w
 
 
 def network_of(cublas, name, problem):
-    """A problem on the kernels of one of `WAYS`."""
+    """Return the network of a problem on the kernels of one of `WAYS`."""
     layers = problem.spec.num_layers if name.startswith("layers-at-once") else 1
     configurations = [
         kernel_config(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
@@ -86,7 +86,7 @@ def check(cublas, name, problem):
 
 
 def shapes_of(name):
-    """Numbers of layers and directions with which a network can run."""
+    """Return the (number of layers, is bidirectional) with which a network can run."""
     return [(2, False)] if name.startswith("layers-at-once") else product((1, 2), (False, True))
 
 

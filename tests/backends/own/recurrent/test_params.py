@@ -1,4 +1,4 @@
-"""Tests of the kernels' parameters: the structs that Python packs are those that CUDA declares."""
+"""Tests that the parameter structs that Python packs are those that CUDA declares."""
 
 from __future__ import annotations
 

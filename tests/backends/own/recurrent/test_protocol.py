@@ -1,23 +1,23 @@
-"""All interleavings of the blocks of a group, as `exchange_flags.cuh` has them tell each other.
+"""Explore all interleavings of the blocks of a group in the protocol of `exchange_flags.cuh`.
 
-A model of what the kernels do, line by line:
+A model of the kernels, line by line:
 
 - Each block reads the tags of its own words when it begins (`Tags::read`); a barrier follows before
-  any thread writes. All blocks begin after all of the launch before
-  have ended: launches on a stream are one after the other.
+  any thread writes. All blocks begin after all blocks of the previous launch have ended,
+  because launches on a stream run one after the other.
 - They send exchange 0 (the initial state; the gradients of the last step), and then, for each
   exchange e, gather it (`receive`), meet at the barrier after ``partials.write``, and send
   exchange e + 1 into the slot ``(e + 1) & 1`` (`send`), but for the last one.
 - A thread gathers some of the words only (those of its warp's part of k), and sends some
   of its block's. Here two threads have a word each, and each gathers the words of some blocks, one
   after the other in any order.
-  Threads that gather in chunks also meet behind each: that takes interleavings away, and adds none.
+  Threads that gather in chunks also meet after each chunk, which only removes interleavings.
 - Stores are relaxed: each is seen at some time, those of different words in any order. Polls that
   find an old tag change nothing.
 
 With more than two blocks a thread takes its words of an exchange in one step, when all have their
-tags. To take some of them earlier would change nothing that others see; and whether a word could be
-taken too early, or is overwritten before it was taken, is asked of all that is still to be taken.
+tags. Taking some of them earlier would change nothing that other threads see, and the checks for a
+word that is taken too early, or overwritten too early, cover all words that are still to be taken.
 
 Where blocks exchange shares (`exchange_scatter.cuh`), a thread sends a word to each block, and
 takes the words that were sent to its own. Blocks in teams do both in turn, in slots of their own: a
@@ -37,7 +37,7 @@ THREADS = 2
 
 
 class Op(NamedTuple):
-    """What a thread does: "begin", "send" or "gather" an exchange, or meet at a "barrier"."""
+    """Operation of a thread: "begin", "send" or "gather" an exchange, or meet at a "barrier"."""
 
     what: str
     launch: int = 0
@@ -45,7 +45,7 @@ class Op(NamedTuple):
 
 
 class Protocol:
-    """The protocol of so many blocks, or what is left of it without one of its rules."""
+    """The protocol of ``blocks`` blocks, optionally without one rule."""
 
     def __init__(self, blocks, launches, without="", at_once=None, shares=False):
         self.blocks, self.without = blocks, without
@@ -57,7 +57,7 @@ class Protocol:
         self.gathered = {op[1:]: at for at, op in enumerate(self.program) if op.what == "gather"}
 
     def compiled(self, launches):
-        """The operations of a thread, in launches of so many exchanges each."""
+        """Return the operations of a thread; ``launches`` are the numbers of exchanges."""
         program = []
         for launch, exchanges in enumerate(launches):
             program += [Op("begin", launch), Op("send", launch, 0)]
@@ -79,14 +79,14 @@ class Protocol:
         return 0 if self.without == "second slot" else exchange & 1
 
     def tag(self, found, exchange):
-        """As `Tags.of`."""
+        """Return the tag of an exchange, as `Tags.of`."""
         if self.without == "turning":
             return 1 ^ found[self.slot(exchange)]
         turns = exchange if self.without == "second slot" else exchange >> 1
         return found[self.slot(exchange)] ^ 1 ^ (turns & 1)
 
     def words(self, thread):
-        """The words that a thread gathers: all of the blocks of its part of k."""
+        """Return the words that a thread gathers: all words of the blocks of its part of k."""
         part, last = thread % THREADS, self.blocks - 1
         mine = thread // THREADS if self.readers > 1 else 0
         return frozenset(
@@ -97,7 +97,7 @@ class Protocol:
         )
 
     def explore(self):
-        """How many states there are; `Wrong` where one of them breaks a promise."""
+        """Return the number of states; raise `Wrong` if one of them violates the protocol."""
         memory = ((0, None),) * (2 * self.count)  # tag and content; zeroed once
         begin = (0, frozenset())  # the place in the program, and the words still to be taken
         start = ((begin,) * len(self.threads), ((),) * len(self.threads), memory)
@@ -112,7 +112,7 @@ class Protocol:
         return self.program[place] if place < len(self.program) else Op("end")
 
     def after(self, state):
-        """All states that follow this one."""
+        """Yield all successors of a state."""
         places, pending = state[:2]
         ops = [self.next(place) for place, _ in places]
         for thread in self.threads:
@@ -138,27 +138,27 @@ class Protocol:
                     yield from self.taken(state, thread, op)
 
     def taken(self, state, thread, op):
-        """A thread finds the tag of one of its words, or of all, and takes what has it."""
+        """Yield the successors in which a thread takes one or all of its tagged words."""
         places, pending, memory, found = state
         expected = self.tag(found[thread // THREADS], op.exchange)
         place, words = places[thread]
-        there = set()
+        arrived = set()
         for word in words:
             tag, content = memory[self.slot(op.exchange) * self.count + word]
             if tag != expected:
                 continue
             if content != op[1:]:
                 raise Wrong("takes a word of another step")
-            there.add(word)
-        if there == words and (self.at_once or len(words) < 2):
+            arrived.add(word)
+        if arrived == words and (self.at_once or len(words) < 2):
             yield self.moved(state, [thread])
         elif not self.at_once:
-            for word in there:
+            for word in arrived:
                 now = (*places[:thread], (place, words - {word}), *places[thread + 1 :])
                 yield now, pending, memory, found
 
     def begun(self, state, blocks):
-        """Blocks ask for the tags of their first words, and all their threads send."""
+        """Return the state after blocks have read the tags of their first words."""
         places, pending, memory, found = state
         found = list(found)
         for block in blocks:
@@ -170,7 +170,10 @@ class Protocol:
         return self.moved((places, pending, memory, tuple(found)), threads)
 
     def moved(self, state, threads):
-        """Threads have done an operation; if they send then, nobody sees when they begin to."""
+        """Return the state after threads have completed an operation.
+
+        A send that follows is begun in the same state, because no other thread sees its beginning.
+        """
         places, pending, memory, found = list(state[0]), list(state[1]), state[2], state[3]
         for thread in threads:
             place = places[thread][0] + 1
@@ -185,7 +188,7 @@ class Protocol:
         return tuple(places), tuple(pending), memory, found
 
     def shown(self, state, thread):
-        """A store of a thread is seen: the oldest into each word may be the next."""
+        """Yield the successors in which the oldest store of a thread to a word becomes visible."""
         places, pending, memory, found = state
         older = set()
         for number, (op, tag, word) in enumerate(pending[thread]):

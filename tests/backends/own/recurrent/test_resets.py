@@ -39,7 +39,10 @@ SETUPS = (
 
 
 def drawn(case, rng, rate, size):
-    """Resets of a case: of no state, of one for all rows, or of one for each, of about a size."""
+    """Draw resets of a case, and their states in float64: none, one for all rows, or one each.
+
+    A share ``rate`` of the steps is reset; ``size`` is the magnitude of the states.
+    """
     problem, spec = case.problem, case.problem.spec
     flags = (rng.random(problem.x_shape[:-1]) < rate).astype(np.uint8)
     rows = rng.choice([0, 1, problem.batch])

@@ -24,7 +24,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
 def positions(lengths):
-    """(row, step) of each packed position: all rows of a step, the longest first."""
+    """Return (row, step) of each packed position, and the order of rows, the longest first."""
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     return [
         (row, step) for step in range(max(lengths)) for row in order if step < lengths[row]
@@ -62,7 +62,7 @@ def test_rows_of_unequal_length_are_packed_by_tables(batch_first, lengths, more)
 
 
 def split(tables):
-    """The three tables as lists."""
+    """Return the three tables as lists: offsets of steps, lengths of rows, caller's rows."""
     entries, steps, batch = tables.entries().tolist(), tables.steps, tables.batch
     starts = [(address - 1000) // 4 for address in tables.addresses(1000)]
     assert starts == [0, steps + 1, steps + 1 + batch]
@@ -134,7 +134,7 @@ class Padded:
         self.check()
 
     def check(self):
-        """The tables are those that the host makes, rows are in their places, all is cleared."""
+        """Check the tables against the host's, the packed rows, and the cleared memory."""
         self.memory.check_margins()
         self.aligned.check_margins()
         assert np.array_equal(self.tables, self.layout.tables.entries())
@@ -148,7 +148,7 @@ class Padded:
         assert np.array_equal(self.packed, expected)
 
     def check_ends(self):
-        """Rows of y are zeros past their ends, and have not been written before them."""
+        """Check that rows of y are zeros past their ends, and not written before them."""
         conformance.assert_padding_is_zero(self.problem, self.y)
         assert not np.isin(self.y[self.live()], 0).any()
 

@@ -1,4 +1,4 @@
-"""Products of small networks in one launch: those of NumPy for any sizes and strides."""
+"""Tests of the products of small networks in one launch, against NumPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_close(found, expected, dtype, terms):
 
 @st.composite
 def products(draw):
-    """A product of strided matrices, each transposed or not, with a batch and segments of k."""
+    """Draw a product of strided matrices, transposed or not, with a batch and segments of k."""
     m, n, k = (draw(st.integers(1, 70)) for _ in range(3))
     batch, segments = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     gaps = [draw(st.sampled_from([0, 1, 8])) for _ in range(3)]
@@ -63,7 +63,7 @@ def test_strided_products_are_those_of_numpy(product, dtype, is_split, accumulat
     memory = EmulatedMemory()
 
     def matrix(rows, columns, transposed, gap, *, parts):
-        """An array [parts, line, columns] of which rows or columns follow each other."""
+        """Return an array [parts, lines, line], its view as matrices, strides and part size."""
         lines, line = (columns, rows) if transposed else (rows, columns)
         array = memory.array(drawn(rng, dtype, parts, lines, line + gap))
         view = array[:, :, :line]

@@ -1,4 +1,4 @@
-"""Tests of a kernel's source: the headers that it includes, and the constants of its `Config`."""
+"""Tests of the source of kernels: included headers, and the constants of `Config`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def example():
-    """The forward kernel for an LSTM in float16 with 1024 units, and a batch of 64 rows."""
+    """Return a forward kernel's configuration: an LSTM in float16, 1024 units, a batch of 64."""
     kind = Kind("lstm", 1024, "float16", training=True)
     found = find_gathers(kind, Layer(64, 1, H100))
     return next(one for one in found if one[1:6] == (32, 16, 1, 4, 2) and one.chunks == 1)
@@ -153,7 +153,7 @@ def nvrtc(pytestconfig):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_includes_what_it_uses(nvrtc, name):
-    """With the example's constants, as in an editor; without optimization, which takes minutes."""
+    """Compile a file with the example's constants, without optimization, which takes minutes."""
     text, _, headers = with_headers(source.FOLDER, f'#include "{name}"\n', "", {})
     target = nvrtc.target((9, 0))
     nvrtc.compile_with_log(text, "editor.cu", target, (*OPTIONS, "-dlto"), headers)

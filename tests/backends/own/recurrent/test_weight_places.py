@@ -1,4 +1,4 @@
-"""Tests of a block's weights: each number of the matrices once, and zeros around them."""
+"""Tests of a block's weights: each element of the matrices once, and zeros as padding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ extern "C" __global__ void find_weights(const Factor *matrices, uint4 *streamed,
 
 
 def fragments(kind, made, matrices):
-    """What each lane multiplies by: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
+    """Return the weights of each lane: [blocks, warps, 32, warp_k, warp_tiles, 2, 4 registers]."""
     config = {CONFIG_HEADER: config_header(source.FOLDER, made.constants())}
     found = with_headers(source.FOLDER, TEXT, "find_weights", config)
     kernel = EmulatedKernel(*found, cooperative=True)
@@ -47,11 +47,12 @@ def fragments(kind, made, matrices):
 
 
 def places(kind, made, found):
-    """{(row of a matrix, its column): weight} of all that is not zero; each place once.
+    """Return the nonzero weights by (gate, row, column); each must occur once.
 
-    As ``mma`` has it (PTX, m16n8k16 and m16n8k8): lane 4 g + t has rows g and g + 8, and of the
-    other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of row g,
-    1 and 3 of row g + 8; 0 and 1 meet the first of two registers of the word, 2 and 3 the second.
+    The layout is that of ``mma`` (PTX, m16n8k16 and m16n8k8): lane 4 g + t has rows g and g + 8, and
+    of the other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of
+    row g, 1 and 3 of row g + 8; 0 and 1 are multiplied by the first of two registers of the word,
+    2 and 3 by the second.
     """
     dtype = dtype_of(kind)
     per_register = 4 // dtype.itemsize
@@ -64,7 +65,7 @@ def places(kind, made, found):
         half = 2 * tile + register % 2
         within, chunk = divmod(s, made.chunks)
         slice_of_k = warp // made.tile_warps
-        if made.rows == 8:  # in turn
+        if made.rows == 8:  # interleaved
             step = (chunk * made.chunk_k + within) * made.k_warps + slice_of_k
         else:
             step = (chunk * made.k_warps + slice_of_k) * made.chunk_k + within
@@ -72,7 +73,7 @@ def places(kind, made, found):
         in_word = (product * 2 + register // 2) * per_register
         unit = half // of_octet * 8 + lane // 4
         if made.scatter:
-            # The rows are those of the team, the columns those of this place in each team.
+            # The rows belong to the team, the columns to the blocks at this position of each team.
             team, place = divmod(block, made.team)
             other = (team * of_team + word % of_team) * kind.word + in_word
             gate = word // of_team
@@ -146,7 +147,7 @@ def test_each_weight_is_multiplied_once_where_shares_are_exchanged(kind, units, 
 def check(kind, made, shifted):
     shape = kind.gates, kind.hidden, kind.hidden
     dtype, size = dtype_of(kind), int(np.prod(shape))
-    # A number of its own for each, which TF32 can tell apart; behind them what must not be read.
+    # Elements have different numbers, exact in TF32; the NaNs around them must not be read.
     numbers = np.arange(1, size + 1) if dtype == "u2" else np.arange(size) % 2047 + 1
     padding = kind.padded - kind.hidden if kind.narrow else 0
     rows = np.pad(numbers.reshape(shape), ((0, 0), (0, 0), (0, padding)))

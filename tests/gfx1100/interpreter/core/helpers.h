@@ -1,4 +1,4 @@
-/* What the tables of meanings call beyond C's operators. */
+/* Functions that the tables of meanings call in addition to C's operators. */
 #ifndef HELPERS_H
 #define HELPERS_H
 

@@ -4,7 +4,7 @@
 
 enum buffer_flags { HAS_OFFSET = 1, HAS_INDEX = 2 };
 
-/* Where a lane's access goes, and how many of its bytes are inside. Beyond the end of LDS or of a
+/* Address of a lane's access, and the number of its bytes in range. Beyond the end of LDS or of a
  * buffer, loads give 0 and stores do nothing; an access that crosses the end of a buffer is cut
  * between its words. */
 struct place {

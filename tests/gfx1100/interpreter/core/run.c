@@ -1,4 +1,4 @@
-/* Runs the groups of a grid one after the other, and the waves of a group in turns, from barrier to
+/* Run the groups of a grid one after the other, and the waves of a group in turns, from barrier to
  * barrier. */
 #include "helpers.h"
 #include "opcodes.h"
@@ -187,7 +187,7 @@ static bool run_group(
     return true;
 }
 
-/* 0, or 1 with the reason in interpreter_error(). `count` is increased by the instructions. */
+/* Return 0, or 1 with the reason in interpreter_error(). Add the executed instructions to `count`. */
 API int interpreter_run(const struct program *p, const struct grid *g, uint64_t *count)
 {
     uint32_t groups[3];

@@ -2,7 +2,7 @@
 #include "helpers.h"
 #include "opcodes.h"
 
-/* How a lane reads source i as a type, and writes its destination. */
+/* Reads of source i of a lane as a type, and writes of its destination. */
 static inline uint32_t read_u32(const struct wave *w, const struct source *x, int lane)
 {
     return lane_u32(w, x, lane);

@@ -28,7 +28,7 @@ struct instruction {
     uint8_t space, access, bytes, returns_old;
     uint32_t destination, carry_out;
     int32_t target, offset, second_offset;
-    uint64_t next; /* the address behind it */
+    uint64_t next; /* address of the following instruction */
     struct source sources[4];
 };
 
@@ -96,7 +96,7 @@ static inline uint16_t bits_of_f16(double number)
     return bits;
 }
 
-/* Registers as sources: what a lane sees. */
+/* Values of source operands in a lane. */
 
 static inline uint32_t scalar_u32(const struct wave *w, const struct source *x)
 {
