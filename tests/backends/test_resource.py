@@ -131,7 +131,7 @@ def test_what_could_not_be_made_is_not_destroyed(native):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
 def test_what_is_interrupted_once_it_was_made_is_destroyed(native, error):
-    # Ctrl-C, or the exception of another signal's handler, while the library was at it.
+    # Ctrl-C, or an exception of another signal's handler, during the library call.
     native.interrupt = error
     with pytest.raises(error):
         made(native)
@@ -209,7 +209,7 @@ def test_a_forked_child_destroys_no_group_of_its_parent(native):
 
 
 def test_nothing_is_destroyed_at_exit():
-    # The driver may be gone by then.
+    # The driver may already be unloaded.
     code = """
 from types import SimpleNamespace
 from dnnffi.backends.vendor.resource import Resource

@@ -1,6 +1,6 @@
 """Tests of the built pages in headless Chromium: no dead links, nothing cut off.
 
-``make test-docs`` builds the pages first. Where there is no Chromium, the tests fail.
+``make test-docs`` builds the pages first. Without Chromium, the tests fail.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ COMPARED = {
     "docs/jax.md": ["XLA adds", "two H200s cannot exceed"],
     "docs/own_engine.md": ["a word takes", "a step of an LSTM on an H100 takes cuDNN"],
 }
-# Times that are no results of a measurement, likewise.
+# Parts of paragraphs with times that are not results of a measurement.
 SETTINGS = {
     "docs/benchmarks.md": ["consecutive calls for about 20 ms", "resets states at 1 % and at 10 %"],
     "docs/tuning.md": ["at least 1.5 times as fast as cuDNN's other algorithms"],

@@ -24,7 +24,7 @@ def mib(nbytes):
     return f"{nbytes / 2**20:.9g} MiB"
 
 
-# By page, what it says.
+# Sentences by page.
 SAID = {
     "benchmarks.md": [
         f"take turns, {Settings().rounds} each,",

@@ -283,7 +283,7 @@ def test_rows_of_several_dimensions_ask_for_each():
 
 
 def test_every_limit_of_convolutions_is_in_the_table():
-    # In one row each, of problems that are refused alike.
+    # Each limit is in one row, whose problems are all refused.
     cells = [cell for _, *cells in conv["rows"]() for cell in cells]
     assert not any(cell.startswith("in part") for cell in cells)
     for limits in (cudnn.LIMITS, miopen.LIMITS, miopen.FUSION, miopen.BIAS_GRADIENT):

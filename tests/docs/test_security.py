@@ -17,12 +17,12 @@ OPENERS = {
     *("CDLL", "ZipFile", "dlopen", "fromfile", "load_nvidia_dynamic_lib", "memmap", "open"),
     *("open_regular", "read_bytes", "read_json", "read_kernel_file", "read_text"),
 }
-# One names the type of a library that is open, the other opens the null device for writing.
+# The first names the type of an open library, the second opens the null device for writing.
 NOT_OPENED = {"reference/threads.py", "cli/__init__.py"}
 
 
 def opens(path):
-    """Return whether a module calls, or hands on, a function that opens a file."""
+    """Return whether a module calls, or passes on, a function that opens a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute | ast.Name):
             name = node.attr if isinstance(node, ast.Attribute) else node.id

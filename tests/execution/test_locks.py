@@ -123,7 +123,7 @@ def test_one_takes_a_turn_at_a_time():
         assert mine
         with turn.take() as other:
             assert not other
-        assert not turn.take()  # the other's end is not the end of mine
+        assert not turn.take()  # the end of the inner turn does not end the outer one
     assert turn.take()
 
 

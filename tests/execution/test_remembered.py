@@ -46,7 +46,7 @@ def test_a_set_is_forgotten_with_the_first_of_its_arrays_that_goes():
     made = remembered((x, y))
     key = identities((x, y))
     del y
-    # Whatever array has its identity now is another.
+    # Another array may have the same identity now.
     assert made.find(key) is None
 
 

@@ -277,7 +277,7 @@ def test_two_threads_that_add_the_same_keep_one():
 
 
 def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
-    # The other may be held by a thread in which a plan is collected, which wants this lock.
+    # A thread that collects a plan may hold the other lock and wait for this one.
     memory = GraphMemory(most_bytes=100)
     free = []
 
@@ -301,7 +301,7 @@ def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
 
 
 def test_an_operation_is_collected_while_another_thread_holds_the_lock():
-    # It may be collected in a thread that holds what the other one waits for.
+    # The collecting thread may hold a lock that the other thread waits for.
     memory = GraphMemory()
     operation = replays(memory=memory)
     operation.add((1,), FakeGraph())

@@ -59,7 +59,7 @@ def test_threads_do_not_share_a_buffer_though_they_share_a_stream(workspaces):
 
 
 def test_the_stream_of_each_thread_has_no_buffer_that_is_kept(workspaces):
-    # One address stands for the streams of all threads.
+    # The address 2 stands for the per-thread stream of any thread.
     first = workspaces.get(0, 2, 100)
     assert workspaces.get(0, 2, 100) is not first
     assert workspaces.nbytes == 0
@@ -118,7 +118,7 @@ def test_a_buffer_that_goes_may_use_the_workspaces():
 
 
 def test_a_handler_may_use_the_workspaces_that_it_interrupts(workspaces):
-    # Comparing keys is what Python does of its own in a look-up.
+    # Python hashes and compares keys in a lookup, so a handler can run there.
     class Stream(int):
         def __hash__(self):
             if callable(signal.getsignal(signal.SIGUSR1)):

@@ -43,7 +43,7 @@ def hip():
     yield library
     assert violations(library) == []
     if live(library) != before:
-        gc.collect()  # when cycles go by themselves depends on the tests that ran before
+        gc.collect()  # when the collector runs depends on the tests before
     assert live(library) == before
     library.gfx1100_reset()
 

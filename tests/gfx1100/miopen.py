@@ -1,7 +1,6 @@
 """Bindings of the real libMIOpen from its own header, for tests of the emulated device.
 
-They are separate from those of dnnffi, so that a fault of dnnffi does not look like one of the
-device.
+The bindings of dnnffi are not used, so that a failure of these tests is a fault of the device.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ INSIDE = "/repository"
 PASSED_ON = ("HYPOTHESIS_PROFILE", "GFX1100_LOG", "GFX1100_DUMP", "PYTEST_ADDOPTS")
 ENVIRONMENT = {
     "PYTHONPATH": f"{INSIDE}/src:{INSIDE}/tests",
-    "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
+    "PYTHONDONTWRITEBYTECODE": "1",  # leave the checkout unchanged
     "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
-    "MIOPEN_LOG_LEVEL": "1",  # only what the tests themselves say
-    "GFX1100": "1",  # there is a libMIOpen and a device: no test is skipped for want of them
-    # What a search has measured is kept in the folder, for all processes and for good; which
-    # solution comes first in a test would depend on those that ran before it.
+    "MIOPEN_LOG_LEVEL": "1",  # only output of the tests themselves
+    "GFX1100": "1",  # libMIOpen and a device exist, so their tests must not be skipped
+    # The database keeps results of searches in the folder for all later processes: the first
+    # solution in a test would depend on the tests before it.
     "MIOPEN_DEBUG_DISABLE_FIND_DB": "1",
 }
 NOTICE = """

@@ -317,7 +317,7 @@ def test_the_sum_of_the_biases_over_many_rows_stays_in_the_workspace(setups, mon
     assert (reserve.get()[end:] != 0xA7).any()
 
 
-# What is known of the library: a newer one that does otherwise shows here.
+# Known behaviour of the library; these tests fail if a newer version differs.
 
 
 def test_inference_without_reserve_space_is_refused_by_the_library(miopen):

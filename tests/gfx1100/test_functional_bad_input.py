@@ -66,7 +66,7 @@ def refuse(miopen, mode, make, error, message, *, training_only=False, **fields)
         assert miopen.reached() == before
 
 
-# Not on a device, or not a protocol by which a call with an allocator reads arrays.
+# Without cases that are not possible on a device, or with the protocols for an allocator.
 X = {
     name: case for name, case in host.X.items() if name not in ("masked", "packed rows of PyTorch")
 }

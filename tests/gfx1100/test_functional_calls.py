@@ -254,7 +254,7 @@ def test_dropout_moves_on_and_is_repeated_by_seed_and_by_saved_state(miopen):
 
 
 def test_the_library_itself_repeats_its_masks(miopen, monkeypatch):
-    # If a newer one moves its states on, or draws for each layer anew, this says so.
+    # This fails if a newer version advances its states, or draws new masks for each layer.
     spec = RNNSpec(mode="rnn_tanh", input_size=3, hidden_size=8, num_layers=3)
     rng = np.random.default_rng(0)
     problem = problem_of(spec, "dense", 4, 3, rng, training=True, dropout=0.5)

@@ -40,8 +40,8 @@ def translated(message):
     return message
 
 
-# Each table with two of the functions, which share the code: the others are tried on the host.
-# Left out is what has no dtype on this device, and other errors where arrays are on one.
+# Each table runs with two functions; the others share their code and are tested on the host.
+# Left out are dtypes that do not exist on this device, and cases with other errors on a device.
 ELSEWHERE = ("unknown backend", "backend of a number", "options of a list")
 CASES = [
     pytest.param(name, make, error, message, id=f"{name}-{what}")

@@ -309,7 +309,7 @@ def test_without_memory_for_the_first_the_default_is_taken(miopen, injected):
     numbers = ran(injected, miopen)
     allocator = Scarce(most=1 << 20)
     assert_right(conv(miopen, options={"allocator": allocator}))
-    # Although one without workspace comes before it in the list.
+    # A solution without workspace comes before it in the list.
     assert [number for number, _ in numbers] == [GEMM]
     assert allocator.asked == [1 << 40, numbers[0][1]]
 
@@ -326,7 +326,7 @@ def test_without_memory_for_the_default_one_without_is_taken(miopen, injected):
     assert len(allocator.asked) == 2
 
 
-# Of MemoryError, of what PyTorch raises, and of something else.
+# Subclass of MemoryError, PyTorch's error, and another error.
 ERRORS = pytest.mark.parametrize("error", [OutOfMemory, RuntimeError, LookupError])
 
 
@@ -380,7 +380,7 @@ def test_a_search_is_made_once_for_a_problem(miopen, injected):
     (found,) = miopen.conv.source.searches.values()
     first = plan.executor.solutions[0]
     assert (first.algorithm, first.workspace_bytes) == found
-    assert first.number == GEMM  # of fewer instructions than the loops, and always so
+    assert first.number == GEMM  # always has fewer instructions than the loops
     assert numbers == [(first.number, first.workspace_bytes)]
     assert "measured" in plan.report().splitlines()
     conv(miopen, problem, options=SEARCH)
@@ -422,7 +422,7 @@ def test_another_thread_runs_what_was_searched(miopen):
 
 
 def test_what_one_search_has_measured_no_other_test_sees(miopen):
-    problem = problem_of(sizes=(6, 7))  # of which no other test knows
+    problem = problem_of(sizes=(6, 7))  # sizes that no other test uses
     estimated = executor_of(miopen, problem)
     conv(miopen, problem, options=SEARCH)
     assert miopen.watched.calls[FIND] == 1
@@ -722,7 +722,7 @@ def test_a_status_at_each_call_leaves_nothing_behind(miopen, step, status, must_
     for nth in range(1, 300):
         miopen.conv.clear()
         gc.collect()
-        # The handle stays: with it the kernels that are loaded.
+        # The handle stays, and with it the loaded kernels.
         assert miopen.watched.live() == {"Handle": 1}
         allocations = allocations or miopen.hip.gfx1100_live_allocations()
         assert miopen.hip.gfx1100_live_allocations() == allocations
@@ -730,7 +730,7 @@ def test_a_status_at_each_call_leaves_nothing_behind(miopen, step, status, must_
         raised = error_of(step, miopen)
         if miopen.watched.fault is not None:
             break
-        # Where there is another way, such as another solution, it is taken.
+        # An alternative, such as another solution, is used if there is one.
         if raised is not None:
             assert isinstance(raised, expected_error)
             assert miopen.watched.failed in str(raised)
@@ -777,8 +777,8 @@ def test_a_fault_at_each_call_of_hip_leaves_nothing_behind(miopen, what, step):
         gc.collect()
         assert (miopen.watched.live(), hip.gfx1100_live_allocations()) == objects
     if what == b"hipMalloc":
-        assert raised == count - 3  # the workspaces, without which there is another way
-    elif what != b"hipGetDevice":  # of which MIOpen lets some fail
+        assert raised == count - 3  # workspaces, for which there are alternatives
+    elif what != b"hipGetDevice":  # MIOpen ignores some of these failures
         assert raised == count
     for one, other in zip(step(miopen), wanted, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)

@@ -8,7 +8,7 @@ from gfx1100.assembly import LANES, run, vector
 
 BYTES = np.arange(0x80, 0x80 + 64, dtype="uint8")
 
-LOADS = [  # what lane 0 has in v8 after a load of 80 81 82 83 ..., where there was -1
+LOADS = [  # v8 of lane 0, initially -1, after a load of the bytes 80 81 82 83 ...
     ("load_u8 v8", 0x80),
     ("load_i8 v8", 0xFFFFFF80),
     ("load_u16 v8", 0x8180),

@@ -1,7 +1,7 @@
 /*
  * A libcuda without a device: device memory is memory of the host, work is done at once or, on a
  * stream that is captured, when its graph is launched. It checks arguments, counts calls and
- * objects, refuses what CUDA refuses in a capture, and fails where a test says so.
+ * objects, refuses what CUDA refuses in a capture, and injects failures for tests.
  */
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ typedef struct {
     unsigned int num_attributes;
 } Config;
 
-/* A launch as the tests read it. */
+/* Arguments of a launch for tests. */
 typedef struct {
     unsigned int grid[3], block[3], shared_bytes;
     uint64_t stream, function;
@@ -76,13 +76,13 @@ typedef struct {
 } Event;
 
 Record standin_launch;
-/* How many arguments of 8 bytes the kernel takes. */
+/* Number of arguments of the kernel, 8 bytes each. */
 int standin_num_arguments;
 int standin_launches, standin_shared_bytes;
-/* Objects that were made and not destroyed. */
+/* Numbers of live objects. */
 int standin_streams, standin_events, standin_graphs, standin_executables;
 int standin_buffers, standin_pinned;
-/* The time that each copy, memset and launch takes. */
+/* Milliseconds that each copy, memset and launch takes. */
 float standin_work_milliseconds;
 
 static pthread_mutex_t recording = PTHREAD_MUTEX_INITIALIZER;
@@ -98,7 +98,7 @@ static Stream *streams[MOST_STREAMS];
 static char contexts[DEVICES];
 static _Thread_local char *current;
 static _Thread_local int mode;     /* of the thread; 0 is the global one */
-static _Thread_local int captured; /* captures of this thread that forbid what is unsafe */
+static _Thread_local int captured; /* captures of this thread that forbid unsafe calls */
 
 /* Let a call of `function` return `status`: the next one, or one after `calls` that succeed. */
 void standin_fail(const char *function, int status, int calls)
@@ -110,7 +110,7 @@ void standin_fail(const char *function, int status, int calls)
 
 void standin_drop_context(void) { current = 0; }
 
-/* The device of the thread's context; -1 where it has none. */
+/* Return the device of the thread's context, -1 without a context. */
 int standin_context_device(void) { return current ? (int)(current - contexts) : -1; }
 
 int standin_calls(const char *function)
@@ -130,7 +130,7 @@ void standin_reset(void)
     current = 0;
 }
 
-/* Count a call; the status that a test gave it. */
+/* Count a call, and return the status that a test set for it. */
 static int entered(const char *function)
 {
     int status = SUCCESS;
@@ -167,7 +167,7 @@ static int entered(const char *function)
         BEGIN;                                                                                     \
     } while (0)
 
-/* What a thread that captures may do only if it is relaxed. */
+/* Check a call that a capturing thread may make in relaxed mode only. */
 #define SAFE CHECK(!captured || mode == RELAXED, CAPTURE_UNSUPPORTED)
 
 /* Errors */
@@ -323,7 +323,7 @@ int cuMemFreeHost(void *address)
 
 /* Work on streams: done at once, or kept for the graph. */
 
-/* Other streams are somebody else's, and not captured. */
+/* Streams that were not created here are not captured. */
 static Stream *captured_stream(void *stream)
 {
     for (int n = 0; n < MOST_STREAMS; n++)

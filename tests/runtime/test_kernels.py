@@ -112,7 +112,7 @@ def test_a_kernel_for_another_device_leaves_the_current_one(kernels, driver, sta
 def test_threads_that_ask_for_the_same_kernel_first_load_it_once(
     kernels, compiler_of_tests, standin
 ):
-    # Nobody compiles until everybody has asked, or would have compiled.
+    # A compilation waits until all threads have asked for the kernel, at most a second.
     everybody = threading.Barrier(4, timeout=1)
 
     def wait():

@@ -1,7 +1,7 @@
-/* A libcublasLt that computes on host memory, by loops, and checks what it is given.
+/* A libcublasLt that computes with loops on host memory, and checks its arguments.
 
-   Its matrices lie in columns, as those of the real one. What breaks the real one's contract comes
-   back as status 7, CUBLAS_STATUS_INVALID_VALUE. */
+   Matrices are in column-major order, as in the real library. Arguments that break its contract are
+   refused with status 7, CUBLAS_STATUS_INVALID_VALUE. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ struct preference {
     uint64_t workspace;
     uint32_t reductions, alignment[4];
 };
-/* What is in the 64 bytes of an algorithm. */
+/* Contents of the 64 bytes of an algorithm. */
 struct choice {
     uint64_t sizes[3], workspace;
     uint32_t alignment, reductions;
@@ -171,7 +171,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     return preference->alignment[side] = *(const uint32_t *)value, 0;
 }
 
-/* Whether the operands fit each other; the sizes m, n, k of the product. */
+/* Return whether the operands are compatible, and set the sizes m, n, k of the product. */
 static int fits(
     operation_ptr operation, layout_ptr a, layout_ptr b, layout_ptr c, layout_ptr d,
     uint64_t sizes[3])
@@ -206,7 +206,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     choice.alignment = preference->alignment[0];
     for (int side = 1; side < 4; side++) CHECK(preference->alignment[side] == choice.alignment);
     choice.reductions = preference->reductions;
-    /* The two algorithms of a product want different workspaces. */
+    /* The two algorithms of a product need different workspaces. */
     choice.workspace = 1000 * choice.alignment;
     if (choice.workspace > preference->workspace) choice.workspace = 0;
     memset(results, 0, sizeof *results);
@@ -232,7 +232,7 @@ static float from_half(uint16_t bits)
     return sign * value;
 }
 
-/* To the nearest, and of two that are as near to the even one. */
+/* Round to nearest, ties to even. */
 static uint16_t to_half(float value)
 {
     const uint16_t sign = value < 0 ? 0x8000 : 0;
@@ -245,7 +245,7 @@ static uint16_t to_half(float value)
     uint32_t whole = (uint32_t)rest;
     const float left = rest - (float)whole;
     whole += left > 0.5f || (left == 0.5f && (whole & 1));
-    /* The bit of 1024 counts for the exponent, and so does what rounding carries over. */
+    /* The bit 1024 and a carry of rounding add to the exponent. */
     return sign | (uint16_t)(((uint32_t)(exponent - 1) << 10) + whole);
 }
 

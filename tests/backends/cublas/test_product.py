@@ -138,7 +138,7 @@ def test_dropping_destroys_the_descriptors(cublas, standin):
 
 
 def test_dropping_products_of_rows_destroys_the_descriptors_at_once(cublas, standin):
-    gc.disable()  # a network that is dropped leaves nothing for the garbage collector
+    gc.disable()  # a deleted network must not need the garbage collector
     try:
         products = RowsProducts(cublas, 0, "float32")
         product = products.product(Matrix(None, 8), B, Matrix(None, 2))
@@ -189,7 +189,7 @@ def test_a_status_becomes_an_error_and_leaves_nothing(cublas, standin, function)
     standin.fail, standin.status = function.encode(), 7
     with pytest.raises(CublasError, match=f"{function} returned CUBLAS_STATUS_INVALID") as caught:
         MatrixProduct(cublas, 0, A, B, C._replace(batch_stride=8), "float16", batch=2)
-    assert list(standin.live)[1:4] == [0, 0, 0]  # while the error holds on to what failed
+    assert list(standin.live)[1:4] == [0, 0, 0]  # while the error refers to the failed object
     del caught
 
 

@@ -1,6 +1,6 @@
 """Random values of descriptors on the real libcudnn: legal ones are stored, illegal ones refused.
 
-Whether a value is legal is also asked of the library itself, by its bare functions.
+The library's functions are also called directly, to test which values are legal.
 """
 
 from __future__ import annotations

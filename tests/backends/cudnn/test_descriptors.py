@@ -299,7 +299,7 @@ def test_an_interrupt_while_setting_destroys_it(counted, case, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as caught:
         case.make(counted)
     assert (counted.lib.created, counted.lib.live) == (1, set())
-    # Until here the descriptor is alive in the traceback.
+    # Until here the traceback refers to the descriptor.
     assert caught.traceback
 
 
@@ -347,7 +347,7 @@ def test_more_steps_than_the_library_takes(counted):
 
 
 def test_the_library_takes_no_more_steps(library):
-    # The limit is ours to know: should this fail, the library has become better than we say.
+    # If this fails, the library has lifted a limit that dnnffi documents.
     with RNNDataDescriptor("float32", "packed", 65535, 1, 1, [65535], library=library) as data:
         arguments = (0, 0, 65536, 1, 1, [1], ffi.NULL)
         status = library.lib.cudnnSetRNNDataDescriptor(data.pointer, *arguments)
@@ -525,7 +525,7 @@ def test_clipping_tells_descriptors_apart(library):
         assert first == second
 
 
-# Dropout: what the real library refuses without a GPU, then what dnnffi asks of it
+# Dropout: refusals of the real library without a GPU, then the calls of dnnffi
 
 NO_HANDLE = SimpleNamespace(pointer=ffi.NULL)
 

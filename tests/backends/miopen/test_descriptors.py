@@ -215,7 +215,7 @@ def test_the_library_of_the_process_is_the_default(counted, case):
         assert counted.lib.created == 1
 
 
-# What was seen of the library: should one of these fail, it has become better than we say
+# Observed limits of the library; if one of these tests fails, the library has lifted a limit
 
 
 def test_the_setters_turn_padding_off(library):

@@ -1,6 +1,6 @@
 """Tests of finding libMIOpen, its versions and its statuses.
 
-The libMIOpen here are a few lines of C; the real one is in test_descriptors.py.
+The libMIOpen here is a stand-in of a few lines of C; test_descriptors.py tests the real one.
 """
 
 from __future__ import annotations

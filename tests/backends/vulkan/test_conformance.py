@@ -47,7 +47,7 @@ def test_results_of_a_context_are_those_of_the_reference(problem, given_states, 
 def test_sizes_around_those_of_the_tiles(
     device, monkeypatch, mode, algorithm, hidden, batch, tiles
 ):
-    # What other adapters are given, wherever it runs.
+    # Use the tiles of other adapters on this one.
     if tiles == "gpu":
         monkeypatch.setattr(device, "cpu", False)
     elif tiles == "no_subgroups":
@@ -64,7 +64,7 @@ def test_sizes_around_those_of_the_tiles(
 
 @pytest.mark.parametrize(("hidden", "steps"), [(30, 1600), (64, 600), (256, 50)])
 def test_persistent_kernels_run_long_sequences_to_their_end(device, hidden, steps):
-    # On lavapipe all loops of an invocation have 65535 turns together; H 256 would take 104000.
+    # On lavapipe an invocation runs at most 65535 loop iterations; H 256 would take 104000.
     spec = dnnffi.RNNSpec(mode="gru", input_size=4, hidden_size=hidden, bidirectional=True)
     options = dnnffi.spec.options.rnn_options({"algorithm": "persistent"}, "gru")
     lengths = [steps, steps - 1, 7]

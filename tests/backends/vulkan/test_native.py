@@ -96,7 +96,7 @@ def test_threads_wait_for_their_own_buffers(device, polls):
 
 
 def test_a_thread_waits_for_what_another_has_polled(device, buffers, monkeypatch):
-    # The other thread has taken the news, and tells it after this one has polled.
+    # The other thread's poll takes the result, and reports it after this thread has polled.
     functions, (up, down) = device.functions, buffers
     poll, polled = functions._poll, []
 

@@ -124,7 +124,7 @@ def test_projected_states_are_replaced(device, monkeypatch, bidirectional, cpu):
 
 @pytest.mark.parametrize(("hidden", "batch", "steps"), [(64, 3, 600), (64, 16, 450)])
 def test_persistent_kernels_run_long_sequences_to_their_end(device, hidden, batch, steps):
-    # On lavapipe, the loop that replaces states counts among the turns of an invocation.
+    # On lavapipe, the loop that replaces states counts towards the iterations of an invocation.
     spec = spec_of("lstm", hidden_size=hidden, bidirectional=True, bias=False)
     lengths = [steps - row for row in range(batch)]
     problem = dense(spec, steps, batch, lengths, algorithm="persistent")

@@ -31,7 +31,7 @@ def test_tiles_are_within_what_every_adapter_has(cpu, subgroup, hidden_size, ste
         assert tile.lanes * tile.splits <= MOST_INVOCATIONS
         assert tile.splits <= source
         assert tile.passes <= subgroup
-        # Rows are read in groups of as many as pass them on.
+        # Rows are read in groups of as many rows as lanes pass on.
         assert tile.rows % min(tile.passes or 1, tile.rows) == 0
         assert not (tile.passes and tile.splits > 1)
     assert max(tiles.step.rows, tiles.whole.rows) <= batch

@@ -27,7 +27,7 @@ def test_strides_of_dimensions_of_one_do_not_matter(shape, last, prefer, data):
     ]
     found = canonical(Layout(shape, tuple(strides)), prefer)
     assert found.shape == shape
-    # One of the two orders, the preferred one where both describe the memory.
+    # The preferred order if both orders describe the memory.
     if is_packed(shape, tuple(strides), prefer):
         assert found.strides == packed_strides(shape, prefer)
     else:
@@ -112,7 +112,7 @@ def test_shapes_that_do_not_fit_leave_nothing(counted, operation):
     bad = geometry._replace(y=Layout.packed((1, 5, 5, 9)))
     with pytest.raises(CudnnError, match=r"dims=\(1, 5, 5, 9\)") as caught:
         graph_of(operation, bad, library=counted)
-    # Although the error keeps the frames and what is in them.
+    # Descriptors are destroyed although the error keeps the frames alive.
     assert caught.tb is not None
     assert counted.lib.live == []
     gaps = geometry._replace(w=Layout(SMALL.w, (36, 12, 4, 1)))

@@ -1,7 +1,7 @@
 """Backend descriptors on the real libcudnn: contents, refusals, destruction.
 
-Tensors, convolutions, operations, graphs and variant packs need no GPU. What cuDNN 9.19 does is
-asked of the bare library too, where dnnffi refuses before it.
+Tensors, convolutions, operations, graphs and variant packs need no GPU. Values that
+dnnffi refuses are also passed to the library directly, to test what cuDNN 9.19 does.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def test_convolutions_that_are_refused(counted, changes, error, message):
 @given(mode=st.sampled_from(["add", "relu"]), dtype=dtypes)
 def test_pointwise(library, mode, dtype):
     with Pointwise(mode, dtype, library=library) as made:
-        # cuDNN gives none of it back.
+        # cuDNN cannot read these attributes.
         assert made.read_all() == {}
         with pytest.raises(UnsupportedError, match=r"Pointwise\.mode"):
             made.read("mode")
@@ -336,7 +336,7 @@ def test_an_operation_keeps_its_tensors(counted):
 
 
 def test_graphs_of_several_sizes_name_the_same_descriptors(counted):
-    # So a recipe describes weights, filter and functions once for all sizes.
+    # Because of this, a recipe describes weights, filter and functions once for all sizes.
     w, how = tensor(2, (4, 6, 3, 3), counted), convolution(counted)
     row, add = tensor(5, (1, 4, 1, 1), counted), Pointwise("add", "float32", library=counted)
     graphs = []
@@ -395,7 +395,7 @@ def test_what_the_library_refuses_is_named_and_gone(counted, values, function, m
 
 
 def test_a_finalized_descriptor_cannot_be_changed(counted):
-    # Packs are made anew for new addresses because of this.
+    # Because of this, each set of addresses has a pack of its own.
     pack = VariantPacks((1,), library=counted).at((4096, 0))
     other = ffi.new("uintptr_t[]", [8192])
     assert counted.lib.cudnnBackendSetAttribute(pack, 1001, 6, 1, other) != 0

@@ -489,7 +489,7 @@ def test_layers_run_at_once_where_nothing_comes_between(
     problem = with_spec(problem._replace(**keywords), **fields)
     found = [pair for _, pair in own._named(problem)]
     assert {one.kind.layers for one in found[0] if one} == {layers}
-    # Beside them a few whose layers run one after the other.
+    # They are followed by a few whose layers run one after the other.
     alike = [{one.kind.layers for one in pair if one} for pair in found]
     first = alike.index({1})
     assert alike == [{layers}] * first + [{1}] * (len(found) - first)
@@ -513,7 +513,7 @@ def test_a_device_has_room_for_all_layers_or_is_refused(own, memory, monkeypatch
     memory.room = config.group_blocks - 1
     with pytest.raises(UnsupportedError, match=f"need {config.group_blocks} blocks"):
         own.make(problem, "1", launch(memory))
-    # Who names none gets the first that fits.
+    # Without a name, the first candidate that fits is chosen.
     with closing(own.make(problem, None, launch(memory))) as executor:
         assert executor._network.forward_kernel.config == own._pairs(problem)[1][0]
 

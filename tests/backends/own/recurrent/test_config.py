@@ -45,7 +45,7 @@ KINDS = [
 ]
 KINDS += [kind._replace(narrow=True) for kind in KINDS if kind.can_be_narrow]
 
-# What both compute, by name: the property of Python, and the expression of C++.
+# Values that both compute: the property in Python, and the expression in C++.
 SUMS = {
     "word": "K_WORD",
     "array_word": "WORD",
@@ -503,7 +503,7 @@ def test_places_are_found_in_steps_whose_threads_move_many_words(config, finds):
 
 
 def streaming(hidden, l2_bytes, directions=1):
-    """Return the configuration of a forward kernel for 64 rows that streams weights, and its chip."""
+    """Return the configuration of a forward kernel that streams weights, and its chip."""
     chip = H200._replace(l2_bytes=l2_bytes)
     return set_streaming(gather_config(hidden, 32, 64, 8), Layer(64, directions, chip)), chip
 

@@ -136,7 +136,7 @@ def test_of_16_bits_the_last_element_is_rounded_half_to_even(halves):
     infinite = np.isinf(before)
     np.testing.assert_array_equal(after[infinite], before[infinite])
     assert np.isfinite(after[np.isfinite(before)]).all()
-    # All finite numbers by size: those of one bit less are every second one, ties the others.
+    # All finite numbers in ascending order: those at odd indices are ties, the others are unchanged.
     sizes = wide(np.arange(2**15, dtype="u2"), words.dtype)
     sizes = sizes[np.isfinite(sizes)]
     for number, size in enumerate(sizes):
@@ -217,6 +217,6 @@ def test_a_tag_turns_with_every_word_that_is_written(launches):
     st.integers(0, 2**31 - 1), st.integers(0, 1), st.integers(0, 1), st.sampled_from(list(DTYPES))
 )
 def test_the_tag_of_any_exchange(exchange, first, second, dtype):
-    # The formula that the test of the protocol has.
+    # The same formula as in test_protocol.py.
     before = (first, second)[exchange & 1]
     assert Words(dtype).of(first, second, exchange) == before ^ 1 ^ (exchange >> 1 & 1)

@@ -1,7 +1,7 @@
 """Tests of the kernels on the host: whole networks against the reference.
 
-The sources are what a GPU gets, compiled as C++; the products of x are those of a libcublasLt that
-computes in loops. A seed says in which order threads go on.
+The sources are those for a GPU, compiled as C++; a stand-in of libcublasLt computes the products of
+x. A seed determines the order in which threads run.
 """
 
 from __future__ import annotations
@@ -412,7 +412,7 @@ def test_nan_and_infinity_stay_in_their_rows(cublas, number):
     with setup.network(cublas, problem) as network:
         before = network.results(arrays)
         arrays.h_0[:, 7] = np.nan
-        if setup.mode != "gru" or setup.layers == 1:  # that of those is the next test's
+        if setup.mode != "gru" or setup.layers == 1:  # the next test has infinity in those
             arrays.h_0[:, 15, 0] = np.inf
         arrays.dh_n[:, 2] = np.nan
         after = network.results(arrays)

@@ -70,7 +70,7 @@ def test_a_row_is_rounded_as_in_tf32_and_divided_by_a_power_of_two(
     largest = np.abs(matrices).max(axis=-1, keepdims=True)
     assert (np.abs(narrow).max(axis=-1) <= 2.0**15).all()
     assert (np.abs(narrow).max(axis=-1) >= 2.0**14).all()
-    # What rounding to 11 bits may do, or half of the smallest number of float16.
+    # The error of rounding to 11 bits, or half of the smallest number of float16.
     allowed = np.maximum(np.abs(matrices) * 2.0**-11, largest * 2.0**-14 * SMALLEST / 2)
     assert (np.abs(found - matrices) <= allowed * 1.0001).all()
     assert (narrow[..., columns:] == 0).all()

@@ -51,8 +51,8 @@ def places(kind, made, found):
 
     The layout is that of ``mma`` (PTX, m16n8k16 and m16n8k8): lane 4 g + t has rows g and g + 8, and
     of the other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of
-    row g, 1 and 3 of row g + 8; 0 and 1 are multiplied by the first of two registers of the word,
-    2 and 3 by the second.
+    row g, 1 and 3 of row g + 8; 0 and 1 are multiplied by the first of two registers of the
+    word, 2 and 3 by the second.
     """
     dtype = dtype_of(kind)
     per_register = 4 // dtype.itemsize
@@ -108,7 +108,7 @@ KINDS = (
     (Kind("lstm", 36, "float32"), {"units": 16, "warps": (2, 2), "chunks": 2}),
     (Kind("gru", 67, "float16"), {"warps": (1, 1), "kept": (1, 1), "chunks": 3, "rows": 32}),
     (Kind("rnn_tanh", 75, "float32"), {"units": 40, "warps": (2, 1), "kept": (2, 1), "chunks": 4}),
-    # So many in registers that they pass through the place of those in shared memory.
+    # The weights in registers are loaded through the shared memory of the others.
     (Kind("rnn_tanh", 248, "float16"), {"units": 64, "warps": (4, 1), "kept": (6, 2)}),
 )
 
