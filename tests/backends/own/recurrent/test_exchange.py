@@ -136,7 +136,7 @@ def test_of_16_bits_the_last_element_is_rounded_half_to_even(halves):
     infinite = np.isinf(before)
     np.testing.assert_array_equal(after[infinite], before[infinite])
     assert np.isfinite(after[np.isfinite(before)]).all()
-    # All finite numbers in ascending order: those at odd indices are ties, the others are unchanged.
+    # All finite numbers in ascending order: those at odd indices are ties, others are unchanged.
     sizes = wide(np.arange(2**15, dtype="u2"), words.dtype)
     sizes = sizes[np.isfinite(sizes)]
     for number, size in enumerate(sizes):

@@ -49,7 +49,7 @@ def fragments(kind, made, matrices):
 def places(kind, made, found):
     """Return the nonzero weights by (gate, row, column); each must occur once.
 
-    The layout is that of ``mma`` (PTX, m16n8k16 and m16n8k8): lane 4 g + t has rows g and g + 8, and
+    The layout is that of ``mma`` (PTX, m16n8k16, m16n8k8): lane 4 g + t has rows g and g + 8, and
     of the other factor the words that it gathered itself, word t of four. Registers 0 and 2 are of
     row g, 1 and 3 of row g + 8; 0 and 1 are multiplied by the first of two registers of the
     word, 2 and 3 by the second.
