@@ -60,7 +60,7 @@ static bool jump(const struct program *p, uint64_t address, uint32_t *at)
 {
     uint64_t word = (address - p->base) / 4;
     if (address < p->base || word >= p->index_count || p->index[word] < 0) {
-        set_error("jump to %#llx, where there is no code", (unsigned long long)address);
+        set_error("jump to %#llx, which has no instruction", (unsigned long long)address);
         return false;
     }
     *at = (uint32_t)p->index[word];
