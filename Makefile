@@ -18,20 +18,21 @@ CUDA_EXTRA ?= $(shell driver=$$($(DRIVER)); \
 # Not empty: `make test` and its like install fixed versions, see below.
 LOCKED ?=
 
-# How much more of the stress tests than in an ordinary run; 0 for all there is.
+# Factor by which the stress tests exceed an ordinary run; 0 for every point.
 STRESS ?= 0
 
-# Without a driver the tests still load the real libcudnn, whose descriptors need no GPU. Of a
-# version that was seen to make them: for tensors of the graph API 9.28 loads its engines, in vain.
+# Without a driver the tests still load the real libcudnn, whose descriptors need no GPU. The version
+# is one that makes them without a GPU: 9.28 tries to load its engines for tensors of the graph API,
+# and fails.
 LIBCUDNN ?= $(if $(CUDA_EXTRA),,$(if $(filter Linux,$(shell uname -s)),nvidia-cudnn-cu13==9.19.*))
 
-# How many processes of test-gpu share the device; 0 for a single one.
+# Number of processes of test-gpu that share the device; 0 for a single one.
 GPU_TESTS ?= 8
 
-# What test-jax installs; pyproject.toml has the oldest.
+# The requirement that test-jax installs; pyproject.toml has the oldest version.
 JAX ?= jax
 
-# What test-torch installs; pyproject.toml has the oldest.
+# The requirement that test-torch installs; pyproject.toml has the oldest version.
 TORCH ?= torch
 
 ifeq ($(strip $(VENV)),)
@@ -71,7 +72,7 @@ test-jax: ## Run the tests of dnnffi.jax with JAX for the CPU, in an environment
 		tests/bench/test_jax_models.py \
 		tests/bench/test_stream_jax_models.py tests/bench/test_caller_jax_models.py $(PYTEST_ARGS)
 
-# Without a libcudnn of ours: PyTorch brings its own.
+# No libcudnn is installed: PyTorch brings its own.
 test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of its own (TORCH=torch==2.13.*)
 	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-torch) CUDA_EXTRA= LIBCUDNN= TORCH='$(TORCH)' \
 		.test-torch
@@ -87,7 +88,7 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 		tests/cli/test_bench.py tests/cli/test_machine.py \
 		tests/docs/test_examples.py::test_with_torch $(PYTEST_ARGS)
 
-# Of the tests that need no C library of our own, which is loaded by Linux's loader.
+# The tests that need none of the C libraries built for the tests, which Linux's loader loads.
 PLATFORM_TESTS = tests/spec tests/formats tests/execution tests/device tests/reference tests/rnn \
 	tests/cli $(addprefix tests/backends/vulkan/test_,copies.py native.py packed.py) \
 	$(filter-out tests/test_mutation.py tests/test_torch%,$(wildcard tests/test_*.py))
@@ -104,7 +105,7 @@ test-platforms: $(dev) ## Run tests that need no GPU on a simulated Windows and 
 stress: $(dev) ## Run tests/stress at every point and on many seeds (STRESS=10 is ten times the usual)
 	DNNFFI_STRESS=$(STRESS) $(run) -m pytest -n 2 tests/stress $(PYTEST_ARGS)
 
-# Left alone, NumPy gives each process as many threads as there are cores.
+# By default NumPy gives each process as many threads as there are cores.
 test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.json
 	OMP_NUM_THREADS=2 $(run) -m pytest -n $(GPU_TESTS) --dist worksteal -m gpu tests/gpu tests/docs \
 		-p no:benchmark --record $(PYTEST_ARGS)
@@ -112,7 +113,7 @@ test-gpu: $(dev) ## Run the tests on the GPU and write docs/verification/gpu.jso
 test-gpu-memcheck: $(dev) ## Run GPU tests under compute-sanitizer and write memcheck.json
 	$(run) tests/gpu/memcheck.py $(PYTEST_ARGS)
 
-stress-gpu: $(bench) ## Launch our recurrent kernels a million times on the GPU and write own_stress.json
+stress-gpu: $(bench) ## Launch dnnffi's recurrent kernels a million times on the GPU and write own_stress.json
 	$(run) benchmarks/own_stress.py --json docs/verification/own_stress.json
 
 test-vulkan-record: $(dev) ## Run the tests of the Vulkan backend and write docs/verification/vulkan.json
@@ -124,7 +125,7 @@ test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debo
 		$(PYTEST_ARGS)
 
 test-miopen-record: PYTEST_ARGS += --record
-test-miopen-record: test-miopen ## The same, and write docs/verification/miopen.json
+test-miopen-record: test-miopen ## Run test-miopen and write docs/verification/miopen.json
 
 test-package: $(dev) ## Build wheel and sdist, and use both in empty environments (VERSIONS="3.12 3.14")
 	$(run) tests/package/check.py $(VERSIONS)
@@ -151,20 +152,21 @@ lint: $(dev) ## Check style, format and which package imports which
 	$(run) tests/prose.py
 	$(run) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-logo
 
-type: $(dev) ## Check types: those of src, and what they say of a user's code
+type: $(dev) ## Check the types of src, and those that a user's code sees
 	for platform in linux win32 darwin; do $(run) -m mypy src --platform $$platform || exit; done
 	MYPYPATH=src:tests/typing/stubs $(run) -m mypy tests/typing
 
 bindings: $(dev) ## Generate the cffi modules from the C text
 	$(run) bindings/generate.py
 
-check-bindings: $(dev) ## Fail if the generated cffi modules are not those of the C text
+check-bindings: $(dev) ## Fail if the generated cffi modules differ from those of the C text
 	$(run) bindings/generate.py --check
 
 check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDORS=, VERSIONS="9.19 newest")
 	$(run) bindings/check_headers.py $(addprefix --vendor ,$(VENDORS)) $(addprefix --version ,$(VERSIONS))
 
-# With tools of its own: registers depend on NVRTC's version. With VENV= those that are found.
+# cuda-check installs its own tools, since registers depend on NVRTC's version; with VENV= (empty) it
+# uses those that are found.
 cuda_tools := build/cuda
 ifneq ($(strip $(VENV)),)
   cuda_installed := $(cuda_tools)/.installed
@@ -183,7 +185,7 @@ $(cuda_tools)/.installed: $(dev) .ci/cuda.txt
 	@$(pip) install --require-hashes --no-deps --target $(cuda_tools) --requirement .ci/cuda.txt
 	@touch $@
 
-# In an environment of its own: its pages import JAX, which must not be in a process that forks.
+# The pages import JAX, which must not be in a process that forks; hence a separate environment.
 docs: ## Build the documentation, warnings as errors
 	@$(MAKE) --no-print-directory VENV=$(VENV:%=%-docs) CUDA_EXTRA= .docs
 
@@ -193,7 +195,7 @@ docs: ## Build the documentation, warnings as errors
 test-docs: docs $(dev) ## Look at the built documentation with a headless Chromium
 	$(run) -m pytest -m browser tests/docs/test_browser.py $(PYTEST_ARGS)
 
-bench: $(bench) ## Measure the host cost of a call, and networks beside PyTorch
+bench: $(bench) ## Measure the host cost of a call, and networks compared with PyTorch
 	$(run) benchmarks/call_overhead.py --json docs/verification/call_overhead.json
 	$(run) benchmarks/first_call.py --json docs/verification/first_call.json
 	$(run) benchmarks/conv.py --json docs/verification/bench_conv.json
@@ -221,7 +223,7 @@ clean: ## Remove the virtual environment and everything built
 	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Where the system's Python comes without ensurepip, its pip puts a pip into the new environment.
+# If the system's Python comes without ensurepip, its pip installs pip into the new environment.
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=...")'
 	@echo "Making $(VENV)"
@@ -230,7 +232,7 @@ $(VENV)/.made:
 		&& $(PYTHON) -m pip --python $(VENV)/bin/python --quiet install pip; fi
 	@touch $@
 
-# With LOCKED=1, what the development needs comes in the versions of .ci/requirements.txt, by hash.
+# With LOCKED=1, the development packages are those of .ci/requirements.txt, checked by hash.
 ifneq ($(LOCKED),)
 $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml .ci/requirements.txt
 	@echo "Installing .ci/requirements.txt and dnnffi into $(VENV)"
@@ -240,7 +242,7 @@ $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml .ci/requirements.txt
 	@touch $@
 endif
 
-# The extra of that name in pyproject.toml, and the one for the GPU where there is one.
+# The extra of that name in pyproject.toml, and the one for the GPU if the driver has one.
 extras = $(if $(filter dev,$*),dev$(comma)demo,$*)$(addprefix $(comma),$(CUDA_EXTRA))
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml
 	@echo "Installing dnnffi[$(extras)] into $(VENV)"

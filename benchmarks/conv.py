@@ -1,4 +1,4 @@
-"""Convolutions of known networks beside PyTorch: kernels, host cost of a call, first calls.
+"""Compare convolutions of known networks with PyTorch: kernels, host cost of a call, first calls.
 
     python benchmarks/conv.py [--quick] [--sets resnet50 ...] [--configs f16 ...] [--json FILE]
     python benchmarks/conv.py --only "14 5x5, f32 backward_weights" --report
@@ -9,11 +9,12 @@ With several GPUs the sets may be measured in parts, one on each GPU; `--join` m
 the parts' kernels, and takes the rest from the first.
 
 Kernels: a tuned `dnnffi.ConvPlan` and PyTorch with ``benchmark=True``, each captured in a CUDA
-graph of ten calls, medians of turns that they take. All that is done on several sets of arrays,
-since a kernel may take a fifth longer on other addresses. In strict float32 the errors of both are
-recorded too: how far results are from one in float64, relative to its norm. Host: until a call
-returns, on a drained device. First calls: of problems that the process has not seen, heuristics
-only, with the libraries warm; who is first may have to load a kernel, so they take turns in that.
+graph of ten calls, medians of alternating runs. All measurements use several sets of arrays, since
+a kernel may take a fifth longer on other addresses. In strict float32 the errors of both are
+recorded too: the distance of the results from one in float64, relative to its norm. Host: the time
+until a call returns, on a drained device. First calls: calls of problems that the process has not
+seen, heuristics only, with the libraries warm; the first library may have to load a kernel, so the
+two alternate in going first.
 
 ``--untuned``: depthwise layers, forward and backward data, by plans that were not tuned, by what
 cuDNN's heuristics choose, and by PyTorch without a search: layers that are called a few times.
@@ -87,13 +88,13 @@ class Problem:
         self.dy = made(spec.y_shape(n, sizes))
 
     def given(self, operation: str) -> tuple[Any, Any]:
-        """What an operation reads."""
+        """Return the two arrays that an operation reads."""
         if operation == "forward":
             return self.x, self.w
         return self.dy, self.w if operation == "backward_data" else self.x
 
     def plan(self, operation: str, *, tune: bool) -> dnnffi.ConvPlan:
-        """dnnffi's plan."""
+        """Return dnnffi's plan of an operation, tuned for these sizes if ``tune``."""
         made = dnnffi.ConvPlan(
             self.spec,
             self.layer.x_shape,
@@ -107,7 +108,7 @@ class Problem:
         return made
 
     def torch_call(self, operation: str, *, float64: bool = False) -> Callable[[], Any]:
-        """PyTorch's call."""
+        """Return a function that makes PyTorch's call of an operation."""
         x, w, dy = (torch.from_dlpack(array) for array in (self.x, self.w, self.dy))
         if float64:
             x, w, dy = x.double(), w.double(), dy.double()
@@ -120,7 +121,7 @@ class Problem:
         return lambda: backward(dy, x, w, None, *keywords, False, [0, 0], spec.groups, mask)[number]
 
     def errors(self, operation: str, results: dict[str, Any]) -> dict[str, float]:
-        """How far results are from PyTorch's in float64."""
+        """Return the distance of each result from PyTorch's in float64, relative to its norm."""
         exact = self.torch_call(operation, float64=True)().flatten()
         return {
             name: float((torch.as_tensor(result).flatten() - exact).norm() / exact.norm())
@@ -130,7 +131,7 @@ class Problem:
 
 @contextmanager
 def torch_math(math: str, benchmark: bool) -> Iterator[None]:
-    """PyTorch's switches for a ``math``."""
+    """Set PyTorch's switches for a ``math``, and its inference mode; restore the switches."""
     cudnn = torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit
     cudnn.allow_tf32, cudnn.benchmark, cudnn.benchmark_limit = math != "strict", benchmark, 0
@@ -142,14 +143,14 @@ def torch_math(math: str, benchmark: bool) -> Iterator[None]:
 
 
 class Captured(NamedTuple):
-    """Ten calls: what launches them, and where their result is."""
+    """Ten captured calls: a function that launches them, and the array of their result."""
 
     launch: Callable[[], object]
     result: Any
 
 
 def dnnffi_graph(problem: Problem, operation: str) -> tuple[Captured, list[str]]:
-    """Calls of dnnffi's, and the plan's report."""
+    """Capture calls of dnnffi's plan; return them and the lines of the plan's report."""
     plan = problem.plan(operation, tune=problem.tuned)
     given = problem.given(operation)
     out = plan.run(*given)
@@ -158,7 +159,7 @@ def dnnffi_graph(problem: Problem, operation: str) -> tuple[Captured, list[str]]
 
 
 def captured(call: Callable[[], Any], result: Any) -> Captured:
-    """Ten calls on CuPy's arrays in a graph, which keeps what they need."""
+    """Capture ten calls on CuPy's arrays in a graph, which keeps alive what they need."""
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     with stream:
@@ -174,7 +175,7 @@ def captured(call: Callable[[], Any], result: Any) -> Captured:
 
 
 def heuristics_graph(problem: Problem, operation: str) -> Captured:
-    """Calls of what cuDNN's heuristics choose."""
+    """Capture calls of the engine that cuDNN's heuristics choose."""
     first, second = problem.given(operation)
     with problem.plan(operation, tune=False) as plan:
         asked, out = plan.problem, plan.run(first, second)
@@ -190,7 +191,7 @@ def heuristics_graph(problem: Problem, operation: str) -> Captured:
 
 
 def torch_graph(problem: Problem, operation: str) -> Captured:
-    """Calls of PyTorch's."""
+    """Capture PyTorch's calls in a graph of its own, and check that it writes a result."""
     with torch_math(problem.math, benchmark=problem.tuned):
         call = problem.torch_call(operation)
         stream = torch.cuda.Stream()
@@ -211,7 +212,7 @@ def torch_graph(problem: Problem, operation: str) -> Captured:
 
 
 def kernel_times(graphs: dict[str, Captured]) -> dict[str, list[float]]:
-    """Microseconds of a call in each graph, in turns."""
+    """Measure microseconds of a call in each graph; the graphs alternate."""
     first, last = cupy.cuda.Event(), cupy.cuda.Event()
 
     def elapsed(launch: Callable[[], object], count: int) -> float:
@@ -234,7 +235,7 @@ def kernel_times(graphs: dict[str, Captured]) -> dict[str, list[float]]:
 
 
 def measured(problems: list[Problem], operation: str, report: bool) -> tuple[dict, list[str]]:
-    """A row's figures, of the same problem on several sets of arrays; what is to be said of it."""
+    """Return a row's figures, of one problem on several sets of arrays, and lines of its report."""
     row: dict[str, Any] = {}
     times: dict[str, list[float]] = {}
     about: list[str] = []
@@ -283,7 +284,7 @@ def compiled(sets: dict[str, list[Layer]], only: str) -> None:
 
 
 def named(set_name: str, layer: Layer, config: str) -> dict[str, Any]:
-    """What a row is of."""
+    """Return the fields that identify a row: set, layer and configuration."""
     return {"set": set_name, "layer": layer.name, "config": config}
 
 
@@ -296,7 +297,7 @@ def kernels(
     rows: list,
     report: bool,
 ):
-    """One row a layer, configuration and operation in whose name ``only`` occurs."""
+    """Add one row for each layer, configuration and operation whose name contains ``only``."""
     for set_name, layers in sets.items():
         for layer in layers:
             for config in configs:
@@ -338,7 +339,7 @@ def kernel_names(graphs: dict[str, Captured]) -> list[str]:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """What is measured in a row."""
+    """Return the name of a row: its set, layer, configuration and operation."""
     return f"{row['set']} {row['layer']}, {row['config']} {row['operation']}"
 
 
@@ -414,7 +415,7 @@ def first_calls() -> list[dict[str, Any]]:
 
 
 def joined(parts: list[str]) -> dict[str, Any]:
-    """One record of several that were measured on one machine."""
+    """Join records that were measured on one machine; all but the kernels is from the first."""
     first, *others = (files.read_json(part) for part in parts)
     for other in others:
         if other["machine"] != first["machine"]:

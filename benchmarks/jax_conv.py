@@ -195,7 +195,7 @@ def on_gpu(array: Any) -> Any:
 
 
 def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[Any, Any]:
-    """What launches dnnffi's calls and waits for nothing, with their first result."""
+    """Return a launch function of a graph of dnnffi's calls, and the result of the first call."""
     import cupy
 
     plan = problem.plan(operation)
@@ -226,7 +226,7 @@ def graph_of(problem: Problem, operation: str, arrays: dict[str, Any]) -> tuple[
 
 
 def program_of(compiled: Any, given: Sequence[Any]) -> Any:
-    """What runs JAX's calls, in the same way."""
+    """Return a launch function of a compiled program of JAX, like that of `graph_of`."""
 
     def launch(waits: bool) -> None:
         results = compiled(*given)
@@ -237,7 +237,7 @@ def program_of(compiled: Any, given: Sequence[Any]) -> Any:
 
 
 def microseconds(launches: dict[str, Any], calls: int) -> dict[str, float]:
-    """Of one call of each, in turns."""
+    """Measure microseconds of one call of each launch function, medians; they alternate."""
     taken: dict[str, list[float]] = {name: [] for name in launches}
     counts = {}
     for name, launch in launches.items():
@@ -256,7 +256,7 @@ def microseconds(launches: dict[str, Any], calls: int) -> dict[str, float]:
 
 
 def apart(found: Any, expected: Any) -> float:
-    """How far two results are apart, by the norm."""
+    """Return the norm of the difference of two results, relative to that of ``expected``."""
     import cupy
 
     one, two = (array.astype("float64") for array in (found, expected))
@@ -343,7 +343,7 @@ def main() -> None:
 
 
 def begun(path: Path | None, configs: Sequence[str]) -> dict[str, Any]:
-    """The record at ``path`` without ``configs``; a new one if it is of another machine or source.
+    """Read the record at ``path`` without ``configs``; a new one if its machine or source differs.
 
     ``left_out`` counts the layers of each configuration that were not measured.
     """

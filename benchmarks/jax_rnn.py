@@ -65,7 +65,7 @@ OURS = "dnnffi.jax"
 
 
 def milliseconds(call: Any) -> float:
-    """Of one call in a loop; compiled and captured before."""
+    """Return milliseconds of one call in a loop; warm-up calls compile and capture before."""
     for _ in range(8):
         jax.block_until_ready(call())
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def milliseconds(call: Any) -> float:
 
 
 class Program(NamedTuple):
-    """What is to be measured: a program that may still be compiled, and its arguments."""
+    """A program to measure, perhaps still being compiled, and its arguments."""
 
     name: str
     compiled: Future[Any]
@@ -124,7 +124,7 @@ def program(name: str, make: Any, data: Data, training: bool, pool: ThreadPoolEx
 
 
 def ours(shape: Shape, data: Data, implementation: str, unroll: int | None = None) -> Any:
-    """What is measured, as ``run(x, weights)``."""
+    """Return dnnffi's function of a network by one implementation, as ``run(x, weights)``."""
     options = None if unroll is None else {"unroll": unroll}
     spec = shape.spec
     weights = djax.pack(data.weights, spec)
@@ -190,7 +190,7 @@ def captured_plan(shape: Shape, data: Data, training: bool) -> float:
 def programs_of(
     shape: Shape, data: Data, training: bool, pool: ThreadPoolExecutor
 ) -> list[Program]:
-    """Of a network: ours and its peers'."""
+    """Return the programs of a network: dnnffi's, its scans, and Flax's and JAX's if they apply."""
     traced = partial(program, data=data, training=training, pool=pool)
     found = [traced(OURS, lambda: ours(shape, data, "cudnn"))]
     for unrolled in UNROLLED:
@@ -227,7 +227,7 @@ def rows_of(shapes: list[Shape]) -> Iterator[dict[str, Any]]:
 
 
 def times_of(shape: Shape, data: Data, phase: str, programs: list[Program]) -> dict[str, Any]:
-    """What each program takes, and a captured plan; how often XLA called our handlers."""
+    """Return the time of each program and of a captured plan, and XLA's calls of the handlers."""
     times: dict[str, Any] = {}
     for one in programs:
         before = dict(WAYS["cudnn"].handlers.calls)
@@ -251,7 +251,7 @@ def nothing() -> float:
 
 
 def mean(x: Any, w: Any) -> Any:
-    """Over the devices, of something as large as the gradients of the weights."""
+    """Average, over the devices, an array as large as the gradients of the weights."""
     return jax.lax.pmean(w, "d")
 
 
@@ -416,7 +416,7 @@ def main() -> None:
     parser.add_argument("--handler", action="store_true", help="the host cost of a call")
     parser.add_argument("--cpu", action="store_true", help="LSTMs on the host, and Flax's")
     parser.add_argument("--record", action="store_true", help="with --cpu: write the record")
-    parser.add_argument("--json", type=Path, help="where the record goes; what is there stays")
+    parser.add_argument("--json", type=Path, help="file of the record; its other parts are kept")
     options = parser.parse_args()
     write = partial(put, options.json)
     if options.cpu:

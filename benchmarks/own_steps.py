@@ -2,9 +2,9 @@
 
     python benchmarks/own_steps.py [--json FILE] [--seconds 120] [--sizes 256 512]
 
-For each hidden size, dtype and batch the fastest algorithm of cuDNN and the fastest of our own
+For each hidden size, dtype and batch the fastest algorithm of cuDNN and the fastest of dnnffi's
 kernels run as CUDA graphs, inference, on arrays of two lengths. The difference of the two times
-over the difference of the lengths is what a step takes: what is done once, such as loading weights
+over the difference of the lengths is the time of a step: what is done once, such as loading weights
 into registers, is not in it. x has eight columns, so that of the product with x, which both
 compute for all steps at once, little more is in a step than that its results are written and read.
 
@@ -97,15 +97,17 @@ extern "C" __global__ void barrier(unsigned *sink, int rounds)
 
 
 class Device(NamedTuple):
-    """What bounds a step on a device: bytes, bytes a microsecond, microseconds.
+    """The capacities, rates and latencies of a device that bound a step.
 
-    ``peak`` is the floating point operations of a microsecond by dtype, None where no data sheet
-    is known here.
+    Sizes are in bytes, rates in bytes per microsecond, latencies in microseconds.
+
+    ``peak`` is floating-point operations per microsecond by dtype, None if no data sheet is known
+    here.
     """
 
     multiprocessors: int
     register_bytes: int  # of a multiprocessor
-    shared_bytes: int  # likewise
+    shared_bytes: int  # of a multiprocessor
     l2_bytes: int
     l2_rate: float
     memory_rate: float
@@ -222,7 +224,7 @@ def replayed(spec: dnnffi.RNNSpec, steps: int, batch: int, algorithm: str) -> di
 
 
 def row_of(hidden_size: int, batch: int, dtype: str, device: Device) -> dict[str, Any]:
-    """One row of the record."""
+    """Measure one row of the record."""
     spec = dnnffi.RNNSpec(mode="lstm", input_size=INPUTS, hidden_size=hidden_size, dtype=dtype)
     steps = steps_of(hidden_size)
     row = {"hidden_size": hidden_size, "batch": batch, "dtype": dtype, "steps": steps}

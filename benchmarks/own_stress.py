@@ -1,4 +1,4 @@
-"""A million launches of our own recurrent kernels, of mixed problems, without a wrong bit.
+"""Launch dnnffi's recurrent kernels a million times, on mixed problems, and count wrong bits.
 
     python benchmarks/own_stress.py [--launches 1000000] [--seconds 100] [--json FILE]
 
@@ -6,11 +6,11 @@ Small networks of all modes and dtypes, in inference and training, with rows of 
 different length, and a few large ones, whose steps are divided in other ways, are drawn from a
 seed and dealt to eight threads, each with a stream of its own. A thread replays CUDA graphs of many
 calls in a drawn order, with direct calls in between, while another stream multiplies matrices.
-Before each call its results are overwritten; behind it a kernel compares every bit with those of
-the first call of that problem, and counts on the device.
+Before each call its results are overwritten; after it a kernel compares every bit with those of
+the first call of that problem, and counts differences on the device.
 
-A launch is one of a recurrent kernel: one for each layer of a forward, one for each of a backward.
-Not among them are networks with dropout, which draw other masks in every call.
+A launch is one of a recurrent kernel: one per layer of a forward pass, one per layer of a backward
+pass. Networks with dropout are left out, since they draw other masks in every call.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ extern "C" __global__ void compare(
 
 
 class Problem(NamedTuple):
-    """One network and its rows."""
+    """One network with the shape of its input."""
 
     spec: dnnffi.RNNSpec
     steps: int
@@ -68,7 +68,7 @@ class Problem(NamedTuple):
 
     @property
     def launches(self) -> int:
-        """Those of a call."""
+        """Number of kernel launches of a call."""
         return self.spec.num_layers * (1 + self.training)
 
 
@@ -185,7 +185,7 @@ class Worker:
         self.launches = self.graph_launches = self.direct_calls = 0
 
     def prepare(self) -> None:
-        """Make everything; first results."""
+        """Make the stream and the networks, and compute their first results."""
         self.stream = cupy.cuda.Stream(non_blocking=True)
         with self.stream:
             self.differing = cupy.zeros(1, "uint64")
@@ -214,7 +214,7 @@ class Worker:
             self.stream.synchronize()
 
     def run(self, launches: int, go_on: Callable[[], bool]) -> None:
-        """As many launches of kernels, unless there is a reason to stop."""
+        """Launch at least ``launches`` kernels, unless ``go_on`` returns False."""
         with self.stream:
             while self.launches < launches and go_on():
                 for _ in range(IN_FLIGHT):
@@ -230,7 +230,7 @@ class Worker:
 
 
 def other_work(stop: Event) -> int:
-    """Matrix products on a stream of their own; how many."""
+    """Multiply matrices on a separate stream; return the number of products."""
     count = 0
     with cupy.cuda.Stream(non_blocking=True) as stream:
         a = cupy.ones((1024, 1024), "float32")
@@ -242,7 +242,7 @@ def other_work(stop: Event) -> int:
 
 
 def stress(launches: int, seconds: float, seed: int = 0) -> dict[str, Any]:
-    """What happened, for the record. Raises what a thread raised."""
+    """Run the stress and return its figures for the record. Raise the error of a thread, if any."""
     problems = draw(seed)
     workers = [Worker(problems[n::THREADS], seed + 1000 * n) for n in range(THREADS)]
     share, barrier, lock, stop = -(-launches // THREADS), Barrier(THREADS), Lock(), Event()
@@ -294,7 +294,7 @@ def stress(launches: int, seconds: float, seed: int = 0) -> dict[str, Any]:
 
 
 def _is_consequence(error: BaseException) -> bool:
-    """Whether a thread only ended because another did."""
+    """Return whether a thread ended only because another did."""
     return type(error).__name__ == "BrokenBarrierError"
 
 

@@ -133,7 +133,7 @@ class Problem:
         }
 
     def forward_products(self) -> None:
-        """Those of some steps' inputs at once, and of the states step by step."""
+        """Compute the forward products: inputs of many steps at once, states step by step."""
         w_ih, w_hh = (weight.T for weight in self.weights[:2])
         steps, batch, size = self.x.shape
         length = max(1, MOST_ROWS // batch) * batch
@@ -144,7 +144,7 @@ class Problem:
             self.x[step] @ w_hh
 
     def backward_products(self) -> None:
-        """Those of the gradients: of the states step by step, of x, and of both weights."""
+        """Compute the products of the gradients: states step by step, then x and both weights."""
         w_ih, w_hh = self.weights[:2]
         steps, batch, size = self.x.shape
         d = np.ones((steps, batch, len(w_hh)), self.x.dtype)
@@ -338,7 +338,7 @@ def blas_of_numpy() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """What the system calls it."""
+    """Return the system's name of the processor."""
     try:
         with open("/proc/cpuinfo") as file:
             return next(

@@ -1,4 +1,4 @@
-"""RNN inference through Vulkan beside the NumPy reference, and beside cuDNN where there is CuPy.
+"""Compare RNN inference through Vulkan with the NumPy reference, and with cuDNN if CuPy exists.
 
     python benchmarks/vulkan.py [--device N] [--rounds N] [--json FILE]
 
@@ -45,9 +45,9 @@ from dnnffi.cli.machine import machine
 REFERENCE, ONE_THREAD, CUDNN = "reference", "reference, one thread", "cuDNN standard"
 ALGORITHMS = "stepwise", "persistent", "auto"
 SECONDS = 0.02
-"""About how long each call has in a turn."""
+"""About how many seconds each call is measured in a turn."""
 WARM = 0.1
-"""How long it has in front of that, unmeasured."""
+"""Seconds that each call runs before a turn, unmeasured."""
 
 
 class Problem(NamedTuple):
@@ -61,7 +61,7 @@ class Problem(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As the record has it."""
+        """The name of the problem in the record."""
         sizes = f"{self.mode} T{self.steps} B{self.batch} H{self.hidden}"
         return f"{sizes} step" if self.step else sizes
 
@@ -83,7 +83,7 @@ PROBLEMS = (
 
 
 def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any]]:
-    """What is measured, by name."""
+    """Return the calls to measure, by name."""
     spec = dnnffi.RNNSpec(mode=problem.mode, input_size=problem.hidden, hidden_size=problem.hidden)
     given = testing.inputs(
         dnnffi.RNNProblem.dense(spec, steps=problem.steps, batch=problem.batch), 0
@@ -161,7 +161,7 @@ def measure(problem: Problem, device: int | None, rounds: int) -> dict[str, Any]
     parts: dict[str, list[float]] = {name: [] for name in PARTS}
     for _ in range(rounds):
         for name, call in calls.items():
-            # Threads of a BLAS go on spinning behind the call before, and clocks of a GPU fall.
+            # Threads of a BLAS go on spinning after the previous call, and clocks of a GPU fall.
             warm = time.perf_counter() + WARM
             while time.perf_counter() < warm:
                 call()
@@ -218,7 +218,7 @@ SUMS, TURNS = 16, 2000
 
 
 def bounds(number: int | None) -> dict[str, float]:
-    """What the adapter does at most: GFLOP/s, and microseconds of a dispatch behind another."""
+    """Measure the adapter's limits: GFLOP/s, and microseconds of one dispatch after another."""
     device = open_device(number)
     groups = 32 if device.cpu else 8192
     usage = device.usage.STORAGE | device.usage.COPY_SRC
@@ -325,7 +325,7 @@ BODY
 
 
 def count(call: Callable[[], Any], owner: Any, name: str) -> int:
-    """How often a call calls the method ``name``."""
+    """Return how many times a call calls the method ``name`` of ``owner``."""
     method, found = getattr(owner, name), 0
 
     def counted(*arguments: Any) -> Any:
@@ -351,7 +351,7 @@ def processor() -> str:
 
 
 def environment(device: int | None) -> dict[str, Any]:
-    """What the figures belong to."""
+    """Return the machine, adapter, versions and load under which the figures are measured."""
     found = machine("gpu" if gpu_for_cudnn() else "cpu", ())
     found["adapter"] = str(open_device(device))
     found["wgpu"] = version("wgpu")
@@ -362,7 +362,7 @@ def environment(device: int | None) -> dict[str, Any]:
 
 
 def gpu_for_cudnn() -> bool:
-    """Whether CuPy finds one."""
+    """Return whether CuPy finds a GPU."""
     if not find_spec("cupy"):
         return False
     import cupy

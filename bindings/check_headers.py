@@ -1,4 +1,4 @@
-"""Compiles the C text against the vendors' real headers, on a machine without a GPU.
+"""Compile the C text against the vendors' real headers, on a machine without a GPU.
 
 ``python bindings/check_headers.py [--vendor cudnn] [--version 9.19 --version newest]`` checks for
 each version (all by default):
@@ -48,7 +48,7 @@ class CompilerError(Exception):
 
 @dataclass(frozen=True)
 class Report:
-    """What one version of the headers says of the C text."""
+    """The result of checking the C text against one version of the headers."""
 
     version: Version
     missing: tuple[str, ...]
@@ -146,7 +146,7 @@ def _preprocess(vendor: Vendor, folder: Path) -> tuple[Version, str]:
 def _conflicts(
     vendor: Vendor, folder: Path, declarations: Sequence[ctext.Declaration]
 ) -> list[str]:
-    """What the compiler has against declarations that follow the vendor's header."""
+    """Return the compiler's errors for declarations that follow the vendor's header."""
     lines = _includes(vendor) + _ASSERTION[vendor.language]
     # After the header, so that its own names are left alone.
     lines += [f"#define {name} {real}" for name, real in vendor.addresses.items()]

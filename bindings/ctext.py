@@ -1,4 +1,4 @@
-"""Reads the C text of a vendor: as cffi takes it, and as a list of single declarations."""
+"""Read the C text of a vendor: as cffi takes it, and as a list of single declarations."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _structure(node: c_ast.Node) -> c_ast.Struct | None:
 
 
 def _same_members(name: str, struct: c_ast.Struct, where: str) -> Declaration:
-    """A structure of the header has the size of ours and each member at its place."""
+    """Assert that the header's structure has the size and the members' places of the C text's."""
     ours = f"dnnffi_{name}"
     body = " ".join(c_generator.CGenerator().visit(struct).split())
     equal = [(f"sizeof({name})", f"sizeof({ours})", "is of another size")]

@@ -1,4 +1,4 @@
-"""Takes a package out of a Debian suite that this system does not use, without installing it.
+"""Take a package out of a Debian suite that this system does not use, without installing it.
 
 The mirror is the one of the system's own package sources, the keys are those the system trusts, and
 the lists and archives go into a folder of the caller's: nothing of the system changes.

@@ -1,8 +1,8 @@
-"""Turns the C text into the modules through which the package calls the vendors.
+"""Turn the C text into the modules through which the package calls the vendors.
 
-``python bindings/generate.py`` writes ``_cdef.py`` into the room of each vendor: cffi, out of line,
-ABI mode, so that a user needs no compiler and an import parses no C. The same text gives the same
-bytes. ``--check`` writes nothing and fails where the file is not what the text gives.
+``python bindings/generate.py`` writes ``_cdef.py`` into the package of each vendor: cffi, out of
+line, ABI mode, so that a user needs no compiler and an import parses no C. The same text gives the
+same bytes. ``--check`` writes nothing and fails if a file differs from what the text gives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def generate(vendor: Vendor) -> str:
 
 
 def differences(committed: str, generated: str) -> list[str]:
-    """What the committed module and the generated one do not share, in words; empty if equal."""
+    """Describe the differences of the committed module and the generated one; empty if equal."""
     if committed == generated:
         return []
     if not committed:

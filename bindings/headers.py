@@ -1,10 +1,10 @@
-"""Takes a vendor's headers out of its wheels or Debian packages, without installing them.
+"""Take a vendor's headers out of its wheels or Debian packages, without installing them.
 
 ``python bindings/headers.py [--vendor cudnn] [--version 9.19 ...]`` puts the headers into
 ``build/headers/<vendor>/<version>`` and keeps nothing else of the wheel, which is hundreds of
-megabytes. What is there already, or installed, is not fetched again. The version ``newest`` is
-asked of the package index each time; what it was is kept in
-``build/headers/<vendor>/newest.txt``, which also serves when the index cannot be reached. A Debian
+megabytes. Headers that are already stored or installed are not fetched again. The version
+``newest`` is looked up in the package index each time; the last answer is kept in
+``build/headers/<vendor>/newest.txt``, which also serves if the index cannot be reached. A Debian
 package's version is always the newest of its suite; only a Debian system can fetch it.
 """
 

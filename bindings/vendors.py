@@ -32,7 +32,7 @@ class Deb:
 
 @dataclass(frozen=True)
 class Vendor:
-    """What the tools need to know of one vendor.
+    """One vendor as the tools need it: C text, headers, versions and address types.
 
     Addresses are C types of values that Python hands over as plain integers. The key is the name
     used in the C text, the value is the real type. For cffi each is a ``uintptr_t``: an integer
@@ -51,14 +51,14 @@ class Vendor:
     wheels: tuple[Wheel, ...] = ()
     """The versions to check, oldest first."""
     debs: tuple[Deb, ...] = ()
-    """The same, for a vendor whose headers are on no package index of Python."""
+    """The versions to check of a vendor whose headers are on no package index of Python."""
     language: str = "c"
-    """What the headers are written in: "c" or "c++"."""
+    """Language of the headers: "c" or "c++"."""
     also_include: tuple[str, ...] = ()
     """Headers that ``include`` leaves out."""
     defines: tuple[str, ...] = ()
     """Macros that the headers want before they declare everything."""
-    room: str = ""
+    subpackage: str = ""
     """The package of dnnffi that uses the C text; by default that of the backend of this name."""
 
     @property
@@ -74,7 +74,7 @@ class Vendor:
     @property
     def module(self) -> str:
         """Name of the generated module."""
-        return f"dnnffi.{self.room or f'backends.{self.name}'}._cdef"
+        return f"dnnffi.{self.subpackage or f'backends.{self.name}'}._cdef"
 
     @property
     def package(self) -> Path:
@@ -142,7 +142,7 @@ VENDORS: dict[str, Vendor] = {
                 Wheel("nvidia-cuda-runtime-cu12", "12.9.79"),
                 Wheel("nvidia-cuda-runtime", NEWEST),
             ),
-            room="runtime.cuda",
+            subpackage="runtime.cuda",
         ),
         Vendor(
             name="nvrtc",
@@ -153,7 +153,7 @@ VENDORS: dict[str, Vendor] = {
                 Wheel("nvidia-cuda-nvrtc-cu12", "12.0.76"),
                 Wheel("nvidia-cuda-nvrtc", NEWEST),
             ),
-            room="runtime.nvrtc",
+            subpackage="runtime.nvrtc",
         ),
         Vendor(
             name="miopen",
@@ -177,8 +177,8 @@ XLA = Vendor(
     addresses={},
     include="xla/ffi/api/c_api.h",
     version_macros=("XLA_FFI_API_MAJOR", "XLA_FFI_API_MINOR"),
-    room="jax",
+    subpackage="jax",
 )
 
 GENERATED = (*VENDORS.values(), XLA)
-"""All whose C text becomes a module."""
+"""All vendors whose C text becomes a module."""

@@ -5,7 +5,7 @@
 typedef int cublasStatus_t;
 enum { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_SUPPORTED = 15 };
 
-/* Of CUDA's library_types.h. */
+/* Data types from CUDA's library_types.h. */
 typedef enum {
     CUDA_R_32F = 0,
     CUDA_R_16F = 2,

@@ -36,7 +36,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(
     const void *value,
     size_t size);
 
-/* How parts of a sum that were computed side by side are added; bits of a mask. */
+/* Methods of adding the partial sums of a split-K product; bits of a mask. */
 typedef enum {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0,
     CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2

@@ -1,7 +1,7 @@
-/* What a handler reads of XLA's foreign function interface, xla/ffi/api/c_api.h of jaxlib.
+/* The part of XLA's foreign function interface that a handler reads (xla/ffi/api/c_api.h of jaxlib).
 
-   Structures lie as they do there from version 0.1 of the interface on, which tests/xla holds
-   against the header that is installed. Addresses of buffers are integers, and pointers that no
+   Structures have the layout of version 0.1 of the interface and later; tests/xla compares it with
+   the installed header. Addresses of buffers are integers, and pointers that no
    handler follows are opaque. */
 
 typedef struct XLA_FFI_Error XLA_FFI_Error;
