@@ -1,8 +1,8 @@
-"""Tests marked ``alone``: behind all others, one by one, where pytest-xdist shares out a run.
+"""Run tests marked ``alone`` after all others, one by one, when pytest-xdist shares out a run.
 
-Its workers leave them out. Once these have nothing left to do, the process that started them runs
-what they left out, so that a run has one summary, one exit status and one record. ``conftest.py``
-takes the hooks from here.
+The workers leave these tests out. Once all workers are done, the process that started them runs the
+tests left out, so that a run has one summary, one exit status and one record. ``conftest.py``
+imports the hooks from here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ LEFT_OUT = pytest.StashKey[list[str]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Tell a worker that what it leaves out is going to run."""
+    """Tell a worker to leave these tests out, since this process runs them."""
     node.workerinput["leaves_out"] = True
 
 
-@pytest.hookimpl(trylast=True)  # behind those that select
+@pytest.hookimpl(trylast=True)  # after the hooks that select
 def pytest_collection_modifyitems(config, items):
     if getattr(config, "workerinput", {}).get("leaves_out"):
         alone = [item for item in items if item.get_closest_marker("alone")]

@@ -16,9 +16,9 @@ resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
 
 
 def run(code, *arguments, seconds=30):
-    """What ``code`` prints, in an interpreter of its own with 4 GiB of memory.
+    """Run ``code`` in an interpreter of its own with 4 GiB of memory, and return what it prints.
 
-    Far more seconds than it needs: one that hangs fails the test instead of stopping the run.
+    ``seconds`` is far more than it needs: code that hangs fails the test instead of the whole run.
     """
     environment = os.environ | {
         "PYTHONPATH": str(Path(dnnffi.__file__).parents[1]),

@@ -33,7 +33,7 @@ LAYOUTS = tuple(NAMES.values())
 
 
 class Sizes(NamedTuple):
-    """What the sizes of random problems are drawn from."""
+    """The ranges from which the sizes of random problems are drawn."""
 
     inputs: range = range(1, 20)
     hidden: range = range(2, 21)
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """What a backend under test takes."""
+    """A backend under test, with the dtypes, options and sizes that it accepts."""
 
     name: str
     dtypes: tuple[str, ...] = DTYPES
@@ -85,7 +85,7 @@ TOLERANCES = {
 
 
 class Case(NamedTuple):
-    """A problem and what varies besides it."""
+    """A problem, and the parameters of a case that are not part of it."""
 
     problem: RNNProblem
     states: bool  # h_0 and c_0 given, or None
@@ -171,7 +171,7 @@ def matrix(backend=CUDNN):
 
 
 checked: list[str] = []
-"""What `passed` was told since somebody emptied it: a run of the tests records it."""
+"""The problems given to `passed` since the list was last emptied; test runs record them."""
 
 
 def passed(problem):
@@ -180,7 +180,7 @@ def passed(problem):
 
 
 def capability(problem):
-    """What a problem asks of a backend, in words: "lstm float32 packed L2 bi bias"."""
+    """Describe the features that a problem needs: "lstm float32 packed L2 bi bias"."""
     spec, options = problem.spec, problem.options
     ragged = problem.layout != PACKED and problem.lengths is not None
     words = [
@@ -212,7 +212,7 @@ class Arrays(NamedTuple):
 
 
 def arrays_of(case):
-    """Random inputs; dy is not zero past a row's length, where nobody may read it."""
+    """Random inputs; dy is not zero past a row's length, where it must not be read."""
     problem, spec = case.problem, case.problem.spec
     rng = np.random.default_rng(case.seed + 1_000_000)
     dtype = dtype_object(spec.dtype)
@@ -254,7 +254,7 @@ def _weights(spec, rng):
 
 
 class Results(NamedTuple):
-    """Everything that a training step gives."""
+    """All results of a training step."""
 
     y: object
     h_n: object
@@ -361,7 +361,7 @@ def deviation(found, reference_array):
 
 
 def assert_close(case, found, reference_results, backend=CUDNN):
-    """Every array of ``found`` within the tolerance of the reference."""
+    """Assert that every array of ``found`` is within the tolerance of the reference."""
     allowed = tolerance(case.problem, backend)
     for name in Results._fields:
         one, other = getattr(found, name), getattr(reference_results, name)
@@ -376,7 +376,7 @@ def assert_close(case, found, reference_results, backend=CUDNN):
 
 
 def check(case, asarray, backend, options=None):
-    """A case through the functional API against the reference.
+    """Check a case by the functional API against the reference.
 
     ``backend`` is a `Backend`, or the name of one that takes all that cuDNN does.
     """
@@ -394,7 +394,7 @@ def check(case, asarray, backend, options=None):
 
 
 def assert_padding_is_zero(problem, array):
-    """Past each row's length there are zeros, exactly."""
+    """Assert that y is exactly zero past each row's length."""
     if problem.lengths is None or problem.layout == PACKED:
         return
     host = np.asarray(to_host(array), np.float64)

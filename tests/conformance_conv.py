@@ -26,7 +26,7 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvPro
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, memory_layout
 
 TABLE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "conv_table.py"))
-"""What the documentation says that each backend convolves."""
+"""The documentation's table of the convolutions that each backend computes."""
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 GROUPINGS = ("whole", "groups", "depthwise")
@@ -136,7 +136,7 @@ def _spec(rng, rank, dtype, grouping, transposed):
 
 
 def _asymmetric(spec, rng):
-    """The same with padding that differs between the sides of some dimensions."""
+    """A copy of a case with padding that differs between the sides of some dimensions."""
     most = [min(2, span - 1) for span in spec.span]
     pairs = tuple(tuple(map(int, rng.integers(0, one + 1, 2))) for one in most)
     return replace(spec, padding=pairs)
@@ -181,7 +181,7 @@ def run(problem, arrays, asarray=np.asarray, backend=None, options=None):
 
 
 def check(case, asarray=np.asarray, backend=None):
-    """A case through the functional API against the reference in float64."""
+    """Check a case by the functional API against the reference in float64."""
     problem = case.problem
     arrays = testing.conv_inputs(problem, case.seed)
     found = check_values(problem, arrays, asarray, backend)
@@ -210,7 +210,7 @@ def cells(backend, limits="LIMITS"):
 
 
 def can_be_run(cells):
-    """Those that fit into memory."""
+    """Return the cells whose problems fit into memory."""
     return [one for one in cells if one.values[0].batch < 2**10]
 
 
@@ -222,7 +222,7 @@ def refusal(cell):
 
 
 def check_cell(problem, cell, asarray=np.asarray, backend=None):
-    """The call is refused as the table says, or right."""
+    """Check that the call is refused as the table says, or its result is right."""
     if limit := refusal(cell):
         with pytest.raises(UnsupportedError) as caught:
             run(problem, testing.conv_inputs(problem, 0), asarray, backend)
@@ -232,7 +232,7 @@ def check_cell(problem, cell, asarray=np.asarray, backend=None):
 
 
 def told_layout(problem, arrays):
-    """What the arrays say of the layout: with one channel everywhere they cannot say it."""
+    """Return the layout that the arrays' strides tell; channels first if all have one channel."""
     first, second, *_ = arguments(problem, arrays)
     return (
         memory_layout(first.shape, first.strides)

@@ -15,7 +15,7 @@ from alone import (  # noqa: F401
 )
 from hypothesis import HealthCheck, given, settings, strategies
 
-# No test reads what another run has measured, or leaves anything behind.
+# No test reads the measurements of another run, or leaves any for one.
 os.environ["DNNFFI_CACHE_DIR"] = "off"
 
 # The same examples in every run, and no failure because a machine is slow.
@@ -50,7 +50,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    """Below the errors of all tests that miss the same, say once what it is."""
+    """Print each missing requirement once, below the errors of all tests that lack it."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
@@ -86,10 +86,10 @@ def first_example():
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen_garbage(first_example):
-    """Let collections of a module's tests pass over what was there before.
+    """Exclude objects older than a module from the garbage collections of its tests.
 
-    Hundreds of tests collect garbage, which takes 0.2 s beside the objects of ten thousand tests.
-    Nothing is given back to the collector at the end: the next module would look at it again.
+    Hundreds of tests collect garbage, which takes 0.2 s with the objects of ten thousand tests.
+    The objects are not unfrozen at the end, since the next module would search them again.
     """
     gc.collect()
     gc.freeze()

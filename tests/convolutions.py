@@ -19,7 +19,7 @@ from dnnffi.device.arrays import to_host
 from dnnffi.device.dtypes import dtype_object
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-"""Of the largest magnitude, where float32 is computed in float32."""
+"""Allowed errors relative to the largest magnitude; that of float32 is for products in float32."""
 
 
 class Case(NamedTuple):
@@ -73,7 +73,7 @@ CASES = {
 
 
 def _taps(x, w, y, stride, padding, dilation):
-    """For each tap of the filter: its place, and the part of the padded ``x`` under it."""
+    """Yield each tap of the filter: its index, the padded ``x``, and the part under the tap."""
     groups = x.shape[1] // w.shape[1]
     padded = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
     padded = padded.reshape(x.shape[0], groups, -1, *padded.shape[2:])
@@ -138,7 +138,7 @@ def placed(memory, values, dtype, channels_last=False):
 
 
 def first(candidates):
-    """The first plan, or why there is none."""
+    """Return the first plan, or raise the reasons why there is none."""
     for candidate in candidates:
         return candidate
     pytest.fail(f"nothing runs: {'; '.join(map(str, candidates.refused))}")
@@ -178,7 +178,7 @@ class Problem:
         return placed(self.memory, values, self.dtype, self.channels_last)
 
     def run(self, handle, candidate, graph, written):
-        """What a plan writes into an operand that held NaN before."""
+        """Run a plan on an operand ``written`` that is filled with NaN; return that operand."""
         empty = self.place(np.full(self.arrays[written].shape, np.nan))
         run(handle, candidate, graph, self.arrays | {written: empty}, self.memory)
         return empty
@@ -191,11 +191,11 @@ class Problem:
         assert difference < self.tolerance, f"{written} of {candidate.info}: {difference}"
 
     def forward(self):
-        """The result of the forward convolution."""
+        """Compute the forward convolution in NumPy."""
         return forward(self.values["x"], self.values["w"], self.case.y, *self.case.steps)
 
     def fused(self, parts, alpha=0.75):
-        """The same with residual ("z"), bias ("b") and ReLU ("r"), and how to build its graph."""
+        """The forward convolution with residual ("z"), bias ("b") and ReLU ("r"), and its graph."""
         expected, geometry = self.forward(), self.case.geometry(self.dtype, self.channels_last)
         if "z" in parts:
             expected += alpha * self.values["residual"]
@@ -212,7 +212,7 @@ class Problem:
         return expected, geometry, options
 
     def gradients(self):
-        """For each gradient: the operation, what it writes, its numbers."""
+        """Return the operation, the written operand and the expected values of each gradient."""
         case = self.case
         x, w, y = (self.values[name] for name in ("x", "w", "y"))
         return (

@@ -1,4 +1,4 @@
-"""Compiles our kernels on a machine without a GPU, and compares what they need.
+"""Compile dnnffi's kernels on a machine without a GPU, and compare their resources.
 
     python tests/cuda_check.py [--write] [--architecture sm_90]
 

@@ -50,5 +50,5 @@ class Allocator:
         return self.made[-1]
 
     def has_made(self, array):
-        """Whether ``array`` is one of the very objects that it returned."""
+        """Return whether ``array`` is one of the very objects that this allocator returned."""
         return any(array is made for made in self.made)

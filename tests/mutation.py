@@ -251,7 +251,7 @@ def _is_changed(part: object, field: str) -> TypeGuard[ast.AST]:
 
 
 def _variants(node: ast.AST, rebound: frozenset[str]) -> Iterator[ast.AST]:
-    """What may stand in the place of ``node``."""
+    """Yield the nodes that may replace ``node``."""
     match node:
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)

@@ -24,7 +24,7 @@ _HINT = "Missing. pytest --without {} skips the tests that need it."
 
 
 def said(reports):
-    """What `missing` said in the tests of ``reports``, once each."""
+    """Return the messages of `missing` in the tests of ``reports``, once each."""
     texts = dict.fromkeys(re.sub(r"^\[gw.*\n", "", report.longreprtext) for report in reports)
     hints = tuple(_HINT.format(what) for what in NEEDS)
     return [text.strip() for text in texts if text.strip().endswith(hints)]
@@ -42,14 +42,14 @@ def add_option(parser):
 
 
 def missing(config, what, reason):
-    """End a test that needs what is not there: it fails, or is skipped where that was allowed."""
+    """End a test whose requirement is missing: fail, or skip if ``--without`` allows it."""
     if what in config.getoption("--without"):
         raise pytest.skip.Exception(str(reason).partition("\n")[0]) from None
     raise pytest.fail.Exception(f"{reason}\n{_HINT.format(what)}", pytrace=False) from None
 
 
 def program(config, name):
-    """The path of a compiler."""
+    """Return the path of a compiler, or end the test if there is none."""
     path = shutil.which(name)
     if path is None:
         missing(config, "compiler", f"there is no compiler {name}")
@@ -57,7 +57,7 @@ def program(config, name):
 
 
 def check_vulkan(config):
-    """The adapter that is used."""
+    """Return the Vulkan adapter that is used, or end the test if there is none."""
     from dnnffi.backends.vulkan.device import open_device
     from dnnffi.errors import LibraryNotFoundError
 

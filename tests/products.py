@@ -73,7 +73,7 @@ class Operand:
 
     @property
     def address(self):
-        """That of the first element, on the host."""
+        """The address of the first element, on the host."""
         return self.flat.ctypes.data + self.offset * self.flat.itemsize
 
     def factor(self):
@@ -106,9 +106,9 @@ class Problem:
         return self.a.factor() @ self.b.factor()
 
     def allowed(self, expected):
-        """How far each element may be off: by rounding of operands, of sums and of the result.
+        """Return each element's allowed error: rounding of operands, of sums and of the result.
 
-        In 16 bits also of the product before it is added, as cuBLAS 13.2 does (H200).
+        In 16 bits the product too is rounded before it is added, as cuBLAS 13.2 does (H200).
         """
         case = self.case
         sums = np.abs(self.a.factor()) @ np.abs(self.b.factor())
@@ -120,7 +120,7 @@ class Problem:
         return relative * sums + rounded
 
     def check(self, expected, allowed, found):
-        """``found``, an array like ``c.flat``, has the product inside and is as before outside."""
+        """Check that ``found``, like ``c.flat``, has the product and is unchanged outside it."""
         inside = self.c.inside(found)
         off = np.abs(inside.astype(np.float64) - expected)
         assert (off <= allowed).all(), (

@@ -1,4 +1,4 @@
-"""Tests that are alone run behind those of pytest-xdist's workers, in one run and one record."""
+"""Tests that are alone run after those of pytest-xdist's workers, in one run and one record."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dnnffi.convolution.backend import conv_backends
 
 
 class Arguments(NamedTuple):
-    """What a function is called with."""
+    """The arguments of a function: arrays by position, and keywords."""
 
     arrays: tuple
     keywords: dict
@@ -27,7 +27,7 @@ class Arguments(NamedTuple):
         return self._replace(keywords=self.keywords | keywords)
 
     def at(self, index, value):
-        """With one positional argument changed; ``value`` may be a function of the old one."""
+        """Replace one positional argument; ``value`` may be a function of the old one."""
         arrays = list(self.arrays)
         arrays[index] = value(arrays[index]) if callable(value) else value
         return self._replace(arrays=tuple(arrays))

@@ -80,7 +80,7 @@ def test_a_copy_of_a_state_goes_on_by_itself(again, used):
 
 
 def _state(seed, forwards):
-    """As a state of NumPy's has it after some forwards."""
+    """Return the bytes of NumPy's PCG64 state after some forward passes."""
     rng = np.random.Generator(np.random.PCG64(seed))
     for _ in range(forwards):
         reference.dropout_masks(SPEC, STEPS, BATCH, 0.4, rng)

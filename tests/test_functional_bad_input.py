@@ -23,7 +23,7 @@ from dnnffi.rnn.backend import rnn_backends
 
 
 class Arguments(NamedTuple):
-    """What a function is called with; the fields from ``dy`` on are those of ``ctx.backward``."""
+    """The arguments of a function; the fields from ``dy`` on are those of ``ctx.backward``."""
 
     x: Any
     hx: Any

@@ -71,7 +71,7 @@ def example(mode="lstm", seed=0, *, training=True, **fields):
 
 
 def flatten(gradients):
-    """All arrays of a `Gradients`, None where there is none."""
+    """Return all arrays of a `Gradients`, None for each that it lacks."""
     hx = gradients.hx if isinstance(gradients.hx, tuple) else (gradients.hx,)
     weights = gradients.weights
     if isinstance(weights, RNNWeights):
@@ -296,7 +296,7 @@ def test_strided_arrays_are_accepted(mode):
 
 
 class Exporter:
-    """Has DLPack and nothing else."""
+    """An array that has DLPack and nothing else."""
 
     def __init__(self, array):
         self._array = array

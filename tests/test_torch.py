@@ -25,7 +25,7 @@ try:
 except ImportError:
     torch = None
 else:
-    # Apart from PyTorch itself: an error of ours fails here, and skips nothing.
+    # Outside the `try`, so that an error of dnnffi's import fails instead of skipping tests.
     import dnnffi.torch
     from dnnffi.torch import tensors
 

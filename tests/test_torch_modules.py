@@ -1,4 +1,4 @@
-"""The modules of dnnffi.torch beside those of torch.nn, on the reference."""
+"""The modules of dnnffi.torch compared with those of torch.nn, on the reference."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def test_views_of_one_buffer_are_recognised(spec, backend):
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_a_projected_lstm_without_biases_in_a_buffer_that_has_them(before):
-    # PyTorch's flattened buffer holds zero biases behind the three arrays of each direction.
+    # PyTorch's flattened buffer holds zero biases after the three arrays of each direction.
     fields = {"mode": "lstm", "input_size": 3, "hidden_size": 5, "proj_size": 2, "num_layers": 2}
     spec, with_bias = RNNSpec(bias=False, **fields), RNNSpec(**fields)
     size, whole = (weight_layout(s, "cudnn").size for s in (spec, with_bias))
@@ -260,10 +260,10 @@ def test_a_projected_lstm_without_biases_in_a_buffer_that_has_them(before):
     assert_equal_arrays(viewed.arrays(), arrays)
 
 
-@pytest.mark.parametrize(("before", "behind"), [(0, 0), (4, 3), (6, 1)])
-def test_views_of_a_buffer_of_bytes(before, behind):
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (4, 3), (6, 1)])
+def test_views_of_a_buffer_of_bytes(before, after):
     weights = packed()
-    raw = np.zeros(before + weights.flat.nbytes + behind, np.uint8)
+    raw = np.zeros(before + weights.flat.nbytes + after, np.uint8)
     flat = raw[before : before + weights.flat.nbytes].view(np.float32)
     flat[...] = weights.flat
     viewed = view_of(RNNWeights(flat, SPEC).arrays())
@@ -348,7 +348,7 @@ SIZE = weight_layout(SPEC, "cudnn").size
 
 
 class Exporter:
-    """Has DLPack and nothing else."""
+    """An array that has DLPack and nothing else."""
 
     def __init__(self, array):
         self._array = array

@@ -86,7 +86,7 @@ class TrainingStep:
 
 
 def address(array):
-    """Where an array is, 0 for None."""
+    """Return the address of an array, 0 for None."""
     return 0 if array is None else int(array.data.ptr)
 
 

@@ -55,7 +55,7 @@ def write(terminalreporter, name, folder, environment):
 
 
 def shown(reports):
-    """What tests that passed showed: problems by capability, refusals, tests by function."""
+    """Count what passed tests covered: problems by capability, refusals, tests by function."""
     problems, refusals, tests = Counter(), {}, Counter()
     for report in reports:
         tests[report.nodeid.partition("[")[0]] += 1

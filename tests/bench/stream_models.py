@@ -96,7 +96,7 @@ def close(found, wanted):
 
 
 def check_dropout(create):
-    """In training some outputs between the layers are dropped, others in each batch."""
+    """Check that training drops outputs between the layers, and other ones in each batch."""
     data = DROPOUT.draw(seed=1)
     model = create(DROPOUT, data, "cpu", True)
     first = data.epochs.later[0]

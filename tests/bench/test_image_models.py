@@ -1,4 +1,4 @@
-"""Image CNNs on NumPy by finite differences, and PyTorch's beside them."""
+"""Image CNNs on NumPy compared with finite differences, and PyTorch's compared with them."""
 
 from __future__ import annotations
 

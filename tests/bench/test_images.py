@@ -38,7 +38,7 @@ def test_channels_and_sizes_fit_on_the_way_through(arch):
     network = resnet(arch, 64)
     channels, size = 3, 224
 
-    def behind(conv, channels, size):
+    def output_shape(conv, channels, size):
         assert conv.in_channels == channels
         return conv.out_channels, (size + 2 * conv.padding - conv.kernel) // conv.stride + 1
 
@@ -46,10 +46,10 @@ def test_channels_and_sizes_fit_on_the_way_through(arch):
     for block in network.blocks:
         before = (channels, size)
         for conv in block.convs:
-            channels, size = behind(conv, channels, size)
+            channels, size = output_shape(conv, channels, size)
             sizes.append(size)
         if block.residual:
-            added = before if block.around is None else behind(block.around, *before)
+            added = before if block.around is None else output_shape(block.around, *before)
             assert added == (channels, size)
     assert list(dict.fromkeys(sizes)) == [112, 56, 28, 14, 7]
     assert network.scores.in_channels == channels

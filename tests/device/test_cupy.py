@@ -35,7 +35,7 @@ class StreamOf14:
 
 
 class ndarray:
-    """No array is one."""
+    """Stand-in for `cupy.ndarray`, of which no array is an instance."""
 
 
 @pytest.fixture(params=[("13.6.0", Stream), ("14.0.0", StreamOf14)], ids=["13", "14"])

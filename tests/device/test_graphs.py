@@ -32,7 +32,7 @@ def collector():
 
 
 def is_collected():
-    """Whether garbage goes when many objects are made."""
+    """Return whether garbage is collected when many objects are made."""
     garbage = weakref.ref(Cycle())
     for_the_collector = [[] for _ in range(10 * gc.get_threshold()[0])]
     del for_the_collector

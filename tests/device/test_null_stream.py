@@ -10,7 +10,7 @@ NULL, OTHER = SimpleNamespace(ptr=0), SimpleNamespace(ptr=7)
 
 
 class Launches:
-    """What reached the GPU, in order: graphs by their names, "work" for what was put between."""
+    """Log of launches in order: graphs by their names, "work" for work inserted between them."""
 
     def __init__(self):
         self.done = []

@@ -18,7 +18,7 @@ SMALL = ("--steps=40", "--batch=4", "--window=20", "--hidden=8", "--layers=1")
 
 @pytest.fixture
 def losses(tmp_path):
-    """What the example prints on a number of devices."""
+    """A function that runs the example on a number of devices and returns the losses it prints."""
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def encoded(value):
-    """What JSON takes of ``value``."""
+    """Convert ``value`` to types of JSON; arrays become their shape and elements."""
     if isinstance(value, dict):
         return {name: encoded(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -18,7 +18,7 @@ def encoded(value):
 
 
 def decoded(value):
-    """The value again, its arrays in float32."""
+    """Convert a value of `encoded` back, with its arrays in float32."""
     if isinstance(value, list):
         return [decoded(one) for one in value]
     if not isinstance(value, dict):

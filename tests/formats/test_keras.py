@@ -19,7 +19,7 @@ H = 4
 
 
 def arrays_of(mode, inputs=3, biased=True, seed=0, dtype="float64"):
-    """What get_weights() of a layer lists."""
+    """Random arrays as ``get_weights()`` of a layer lists them."""
     rng = np.random.default_rng(seed)
     columns = GATES[mode] * H
     bias = (2, columns) if mode == "gru" else (columns,)

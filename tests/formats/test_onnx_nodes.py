@@ -52,7 +52,7 @@ def node_of(case):
 
 
 def check(case, weights):
-    """What the network gives for X is what the case says of Y, Y_h and Y_c."""
+    """Check that the network's outputs for X are the case's Y, Y_h and Y_c."""
     spec, by_batch = weights.spec, case["attributes"].get("layout", 0) == 1
     x = decoded(case["read"]["X"])
     y, state = getattr(dnnffi, spec.mode)(x, None, weights, batch_first=by_batch)

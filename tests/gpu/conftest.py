@@ -1,7 +1,7 @@
-"""Marks the tests of this folder; a run with ``--record`` writes docs/verification/gpu.json.
+"""Mark the tests of this folder; a run with ``--record`` writes docs/verification/gpu.json.
 
-It says what ran where, and how it went, and carries a hash of src, so that anybody can see whether
-it is of this code.
+The record states which tests ran on which machine, with which outcome, and carries a hash of src,
+which tells whether the record belongs to this code.
 """
 
 from __future__ import annotations

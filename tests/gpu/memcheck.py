@@ -1,4 +1,4 @@
-"""Runs the GPU tests under compute-sanitizer and records the outcome.
+"""Run the GPU tests under compute-sanitizer and records the outcome.
 
     python tests/gpu/memcheck.py [pytest arguments]
 
@@ -66,12 +66,13 @@ XLA = {
     # A search among kernels takes minutes under it.
     "XLA_FLAGS": "--xla_gpu_autotune_level=0",
 }
-# Of our recurrent kernels: what threads have in common, shared memory and barriers; and whether
-# what they read was written. In 16 bits, initcheck reported reads of the gates, which a product of
-# cuBLASLt had written: the results were right. Units beyond the last one, up to a multiple of
-# eight, are read unwritten, and not used (`test_own_buffers.py` fills them with NaN): H40 has none.
-# racecheck reported hazards within kernels of cuBLASLt (13.0, clusters, named nvjet) whose results
-# were right. Told to leave these kernels out, it failed itself, at the next kernel of our own.
+# Tests of dnnffi's recurrent kernels: shared memory and barriers by racecheck and synccheck, reads
+# of memory that was not written by initcheck. In 16 bits, initcheck reported reads of the gates,
+# which a product of cuBLASLt had written: the results were right. Units beyond the last one, up to
+# a multiple of eight, are read unwritten, and not used (`test_own_buffers.py` fills them with NaN):
+# H40 has none. racecheck reported hazards within kernels of cuBLASLt (13.0, clusters, named nvjet)
+# whose results were right. Told to leave these kernels out, racecheck itself failed, at the next
+# kernel of dnnffi.
 OTHER_TOOLS = {
     "initcheck": "float32 and H40",
     "racecheck": "L2-bi-bias",
@@ -114,7 +115,7 @@ def main(arguments: list[str]) -> int:
 
 
 def sanitized(tool: str, tests: list[str]) -> dict[str, object] | None:
-    """What one process under a tool found, or None where it did not come to its end."""
+    """Run tests in one process under a tool; return its findings, or None if it did not finish."""
     command = [
         *("compute-sanitizer", "--tool", tool, "--target-processes", "all"),
         *(sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:benchmark"),

@@ -1,4 +1,4 @@
-"""PyTorch's autograd through dnnffi.torch on a GPU: cuDNN on the tensors, beside torch.nn."""
+"""PyTorch's autograd through dnnffi.torch on a GPU: cuDNN on the tensors, against torch.nn."""
 
 from __future__ import annotations
 

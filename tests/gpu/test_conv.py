@@ -437,7 +437,7 @@ def called(problem, given):
 
 
 def negate(array):
-    """In place and without an allocation, whatever the dtype."""
+    """Negate an array of any dtype in place, without an allocation."""
     bits = array.view(f"u{array.itemsize}")
     cupy.bitwise_xor(bits, bits.dtype.type(1 << (8 * array.itemsize - 1)), out=bits)
 

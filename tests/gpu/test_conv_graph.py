@@ -46,7 +46,7 @@ def handle(library):
 
 
 def wrong(problem, candidate, found, expected):
-    """What is wrong with a result, if it is further off than what its engine is known to do."""
+    """Describe the error of a result if it exceeds what its engine's notes allow; "" if not."""
     notes = " ".join(map(str, candidate.info.numerical_notes))
     allowed = problem.tolerance
     if problem.dtype == "float32" and ("tensor_core" in notes or "down_convert" in notes):

@@ -22,7 +22,7 @@ from dnnffi.spec.layouts import CHANNELS_LAST, LAYOUTS
 cupy = pytest.importorskip("cupy")
 
 FOLLOWS = {"bias": True, "residual": True, "alpha": -0.5, "activation": "relu"}
-GUARD = 64  # elements behind a result
+GUARD = 64  # elements after a result
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -119,14 +119,14 @@ def test_several_tiles_of_a_thread(monkeypatch):
 
 
 def _put(array, problem):
-    """On the device, its elements in the order of the layout."""
+    """Copy an array to the device, with its elements in the order of the layout."""
     if problem.channels_last and array.ndim > 1:
         array = np.moveaxis(array, 1, -1)
     return cupy.asarray(np.ascontiguousarray(array))
 
 
 def _run(problem, tile, given):
-    """The result on the host. Nothing is written behind it, and all of it is."""
+    """Return the result on the host; check that all of it is written, and nothing after it."""
     memory = cupy_memory()
     n, channels, *sizes = problem.result_shape
     shape = (n, *sizes, channels) if problem.channels_last else problem.result_shape

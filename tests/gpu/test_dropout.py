@@ -50,7 +50,7 @@ def test_saved_states_go_on_where_they_were():
 
 
 def masks(seed, dropout, spec):
-    """What dropout multiplies with, seen through a network of identities."""
+    """Return the factors of dropout, read through a network of identities."""
     probe = RNNSpec(
         mode="rnn_relu",
         input_size=1,

@@ -92,7 +92,7 @@ def test_nccl_sums_in_place():
 
 
 def bits_per_character(gpus, text):
-    """What the example prints: the first loss and the last."""
+    """Return the first and the last loss that the example prints, in bits per character."""
     sizes = ("--steps=40", "--batch=8", "--window=20", "--hidden=64", "--layers=2")
     bits, _ = trained("nccl_data_parallel.py", f"--gpus={gpus}", f"--text={text}", *sizes)
     return bits

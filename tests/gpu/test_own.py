@@ -1,4 +1,4 @@
-"""Recurrent kernels of our own on a GPU: numbers, sizes, streams, threads, graphs, refusals."""
+"""dnnffi's recurrent kernels on a GPU: numbers, sizes, streams, threads, graphs, refusals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ check = partial(conformance.check, asarray=cupy.asarray, backend=OWN)
 
 @pytest.fixture(params=["not at all", "in clusters", "through memory"])
 def exchange(request, monkeypatch):
-    """How the blocks of small layers exchange words."""
+    """The method by which the blocks of small layers exchange states."""
     if request.param != "not at all":
         monkeypatch.setattr(candidates, "select_whole_rows", lambda *_: ())
     if request.param == "in clusters":
@@ -152,7 +152,7 @@ def test_more_steps_than_the_library_takes():
 
 
 def check_each(found, case, monkeypatch):
-    """The case with each of these configurations, instead of what it is offered."""
+    """Check a case with each of these configurations, in place of those that it is offered."""
     for one in found:
 
         def only(kind, layer, one=one):
@@ -177,7 +177,7 @@ def check_each(found, case, monkeypatch):
 )
 @pytest.mark.parametrize("layout", ["dense", "packed"])
 def test_forwards_of_large_layers(mode, dtype, hidden_size, batch, layout, monkeypatch):
-    """Those that the layer is offered where L2 keeps no weights from one step to the next."""
+    """Test the kernels offered if L2 keeps no weights from one step to the next."""
     chip = OwnCandidates(cupy_memory()).chip()
     layer = Layer(batch, 1, chip._replace(l2_bytes=0))
     kind = Kind(mode, hidden_size, dtype, training=True)
@@ -226,7 +226,7 @@ def test_whole_rows(mode, dtype, layout, hidden_size, division, monkeypatch):
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """Forwards in float32 with recurrent products of float16, of any size."""
+    """Offer forward kernels in float32 with recurrent products in float16, for any size."""
     for other in ("select_whole_rows", "select_layer_clusters", "select_layers_at_once"):
         monkeypatch.setattr(candidates, other, lambda *_: ())
 

@@ -50,7 +50,7 @@ def case_of(mode, dtype, hidden_size, layout, *, training=True, **keywords):
 
 
 def check(own, case, algorithm=None):
-    """Of an algorithm on a case; with dropout every run draws the same masks."""
+    """Assert that old contents change no result; with dropout every run draws the same masks."""
     memory, launch = cupy_memory(), Launch(cupy.cuda.get_current_stream(), 0)
     expected = None
     for fill in FILLS:

@@ -1,4 +1,4 @@
-"""The stress of our own kernels, briefly, and that it sees a wrong bit."""
+"""A brief run of `benchmarks/own_stress.py`, and a test that it detects a wrong bit."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_what_the_kernels_lack_is_refused_by_name():
 
 
 def test_tensors_of_pytorch_and_their_gradients():
-    """One row of reset_to for all, of which autograd adds up the gradients."""
+    """Use one row of reset_to for all rows, so that autograd sums its gradients."""
     torch = pytest.importorskip("torch")
     import dnnffi.torch
 

@@ -168,7 +168,7 @@ def test_clipping(layout, proj_size, clip_nan):
 
 
 def away_from_the_bounds(case):
-    """Whether rounding moves no cell across a bound, where the gradient jumps."""
+    """Return whether all cells are so far from the bounds that rounding crosses none of them."""
     arrays, problem = conformance.arrays_of(case), case.problem
     cells = [arrays.c_0]
     for steps in range(1, problem.steps + 1):

@@ -1,4 +1,4 @@
-"""The modules of dnnffi.torch on a GPU, beside those of torch.nn."""
+"""The modules of dnnffi.torch on a GPU, compared with those of torch.nn."""
 
 from __future__ import annotations
 

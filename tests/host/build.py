@@ -1,4 +1,4 @@
-"""Builds the host stand-in: a libcudnn that computes on host memory and checks its arguments.
+"""Build the host stand-in: a libcudnn that computes on host memory and checks its arguments.
 
 ``build()`` compiles ``standin/*.c`` against cuDNN's own header, once for each state of the sources,
 and gives the path of the shared library. ``control()`` opens it for what ``standin/control.h``
@@ -76,7 +76,7 @@ def build(*extra_flags: str) -> Path:
 
 
 STACKS = (ctypes.c_char * (1024 * 2**16))()
-"""Of all threads of a block; every kernel is a library of its own, and has none."""
+"""The stacks of all threads of a block, shared by the kernels, each a library without stacks."""
 
 
 @cache

@@ -288,7 +288,7 @@ class Network:
         return workspace[0], reserve[0]
 
     def call(self, function, **changes):
-        """One of the three calls on `values`, some of them replaced."""
+        """Make one of the three calls on `values`, some of them replaced."""
         values = self.values | changes
         arguments = []
         for name in CALLS[function]:

@@ -35,7 +35,7 @@ def standin_path(pytestconfig):
 
 @pytest.fixture(scope="module")
 def shared_host(standin_path, tmp_path_factory):
-    """One library for many cases; what is left over shows at the end."""
+    """One library for many cases; the check at the end finds anything left in it."""
     copy = tmp_path_factory.mktemp("standin") / "libcudnn_shared.so"
     with open_host(shutil.copy(standin_path, copy)) as host:
         yield host

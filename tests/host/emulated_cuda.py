@@ -40,7 +40,7 @@ _MARGIN = 256
 
 
 class EmulatorError(Exception):
-    """What a kernel did that no kernel may do."""
+    """A kernel did what no kernel may do; the message says what."""
 
 
 @cache
@@ -122,7 +122,7 @@ def compiled_source(source, text):
 
 
 class EmulatedKernel:
-    """A kernel of ours, called as one on a device."""
+    """A kernel of dnnffi, called as one on a device."""
 
     def __init__(self, text, name, headers=(), *, cooperative):
         body = f"{{ using namespace dnnffi; call({name}, arguments); }}"
@@ -153,7 +153,7 @@ class EmulatedKernel:
 
 
 class Control:
-    """Nobody is told of allocations."""
+    """Stand-in control for kernels without cuDNN, which registers no allocations."""
 
     def standin_register(self, address, size):
         pass
@@ -185,7 +185,7 @@ class EmulatedMemory(HostMemory):
         return raw[first : first + size]
 
     def check_margins(self):
-        """Nobody wrote past an array's end, or in front of it."""
+        """Assert that nothing was written past an array's end, or before its start."""
         for margin in self._margins:
             wrong = np.flatnonzero(margin != 0xFF)
             assert not len(wrong), f"wrote beyond an array: {wrong} of {len(margin)}"

@@ -1,4 +1,4 @@
-"""A recurrent network on kernels of our own, all of it on the host."""
+"""A recurrent network on dnnffi's kernels, all of it on the host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResetArrays(NamedTuple):
 
 
 def kind_of(problem, backward=False, layers=1, narrow=False):
-    """The kind of kernel that a problem needs, with so many layers at once."""
+    """Return the kind of kernel that a problem needs, with ``layers`` layers at once."""
     return candidates.kind_of(problem)._replace(
         backward=backward, layers=layers, narrow=narrow and not backward
     )
@@ -120,7 +120,7 @@ class Network:
         c_n = self.new(problem.c_shape) if cell else None
         flags, *reset_to = map(self.array, resets or (None, None, None))
         reset_rows = 1 if reset_to[0] is None else reset_to[0].shape[1]
-        self.workspace.fill(NAN)  # nothing in it is there before a call, or outlives one
+        self.workspace.fill(NAN)  # no call may depend on the contents of the workspace before it
         self.executor.forward(
             self.launch,
             ForwardAddresses(

@@ -27,12 +27,12 @@ class Host:
 
     @property
     def rnn(self):
-        """What the backend does for networks; None before its first use."""
+        """The backend's source of networks; None before its first use."""
         return self._used(rnn_backends.used())
 
     @property
     def conv(self):
-        """What the backend does for convolutions, likewise."""
+        """The backend's source of convolutions; None before its first use."""
         return self._used(conv_backends.used())
 
     def _used(self, backends):
@@ -53,7 +53,7 @@ class Host:
         return self.control_ffi.string(self.control.standin_last_violation()).decode()
 
     def forget_plans(self):
-        """Let go of everything that is only cached."""
+        """Release everything that is only cached."""
         for backend in (*rnn_backends.used(), *conv_backends.used()):
             if getattr(backend, "library", None) is self.library:
                 backend.clear()

@@ -1,4 +1,4 @@
-"""Host memory behind the attributes that the vendor rooms read of CuPy arrays.
+"""Host memory with the attributes that the vendor packages read of CuPy arrays.
 
 With it the executors and the functional API run on the host stand-in as they do on CuPy.
 """
@@ -31,7 +31,7 @@ def numbers_of(arguments):
 
 
 class Pointer:
-    """What ``array.data`` is on a device."""
+    """A stand-in for ``array.data`` of a CuPy array: an address and its device."""
 
     def __init__(self, array):
         self.array = array
@@ -40,7 +40,7 @@ class Pointer:
 
 
 class HostArray(np.ndarray):
-    """A NumPy array that looks like CuPy's where the vendor rooms look."""
+    """A NumPy array with the attributes that the vendor packages read of CuPy's."""
 
     device_number = 0
 

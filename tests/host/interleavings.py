@@ -1,17 +1,17 @@
-"""All states that a model of threads can come to, whatever goes first."""
+"""Search of all states that a model of threads can reach, in every order of its steps."""
 
 from __future__ import annotations
 
 
 class Wrong(Exception):
-    """What an interleaving came to."""
+    """An interleaving reached a state that breaks a promise or has no successor."""
 
 
 def explore(start, after, ended):
-    """How many states follow from ``start``; `Wrong` where one has ended neither way.
+    """Return the number of states reachable from ``start``; raise `Wrong` if one waits for ever.
 
-    ``after(state)`` gives the states that follow a state at once, and raises `Wrong` where one
-    breaks a promise; ``ended(state)`` says whether none has to follow.
+    ``after(state)`` gives the direct successors of a state, and raises `Wrong` if one breaks a
+    promise; ``ended(state)`` says whether a state needs no successor.
     """
     seen, left = {start}, [start]
     while left:

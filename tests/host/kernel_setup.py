@@ -39,7 +39,7 @@ class Setup(NamedTuple):
         return "-".join(word for word in (*words, self.clip) if word)
 
     def problem(self, rng, **fixed):
-        """One that these kernels are for."""
+        """Draw a problem that these kernels are for."""
         spec = RNNSpec(
             mode=self.mode,
             input_size=int(rng.integers(1, 10)),

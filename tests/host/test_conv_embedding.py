@@ -42,7 +42,7 @@ class Plan(ConvProblemPlan):
 
 
 class Source(ConvSource):
-    """Who makes these plans; ``streams`` are those that calls came on."""
+    """A source of these plans; ``streams`` are the current streams of the calls."""
 
     streams: list[int]
 
@@ -86,7 +86,7 @@ def sources(host, monkeypatch):
 
 
 class Allocator:
-    """What a user gives; ``made`` are the results."""
+    """A user's allocator; ``made`` are the arrays that it returned."""
 
     def __init__(self, host):
         self._allocate = host.memory._allocate

@@ -98,7 +98,7 @@ class Arrays:
         return self.function(*given, self.shape if shape is None else shape, **keywords)
 
     def expected(self):
-        """What the reference says of what the arrays hold now."""
+        """Compute the reference's result from the current values of the arrays."""
         doubles = (None if a is None else np.array(a, np.float64) for a in self.given)
         return conformance_conv.ReferenceConvPlan(self.problem).run(*doubles)
 
@@ -135,7 +135,7 @@ def launches(host):
 
 
 def executions(host, call):
-    """How often ``call`` has the library compute, and asks it for anything else."""
+    """Return how many computing calls of the library ``call`` makes, and how many other calls."""
     host.control.standin_reset()
     call()
     computed = host.calls("cudnnBackendExecute")
@@ -731,7 +731,7 @@ def test_a_shape_that_equals_a_known_one_is_still_refused(host, operation, wrong
 
 
 def wrong_arrays(host, given, index):
-    """What is wrong with one array, the array, the error and its words."""
+    """Yield wrong arrays for one argument, each with its error and a pattern of its text."""
     right = given[index]
     name = ("x", "w")[index]
     yield right.astype("f8"), TypeError, "dtype"

@@ -58,7 +58,7 @@ def run(host, problem, tile, seed=0, **more):
     given = [put(host, one, last=last) for one in conformance_conv.arguments(problem, arrays)]
     n, channels, *sizes = problem.result_shape
     shape = (n, *sizes, channels) if last else problem.result_shape
-    guard = 64  # elements behind the result
+    guard = 64  # elements after the result
     room = host.memory.empty((int(np.prod(shape)) + guard,), given[0].dtype)
     room.view(np.uint8)[...] = 0xFF
     kernel = DepthwiseGather(problem, host.memory, tile, **more)
@@ -387,7 +387,7 @@ def test_new_sizes_of_a_class_compile_nothing(host, no_record, monkeypatch, layo
 
 @pytest.fixture
 def no_record(tmp_path, monkeypatch):
-    """What is measured is kept in a folder of the test's."""
+    """Keep measurements in a folder of the test."""
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
 
 

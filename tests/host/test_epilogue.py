@@ -69,7 +69,7 @@ def test_each_part_is_added(host, shape, parts, layout, dtype):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_more_elements_than_threads(host, layout):
-    # Of eight blocks for each of 132 multiprocessors, of which each thread here is one.
+    # The launch has eight blocks for each of 132 multiprocessors; here each block is one thread.
     found, expected = run(host, (2, 5, 160, 200), "float32", layout, **PARTS[0])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
 

@@ -53,7 +53,7 @@ def random(host, shape, seed, dtype="float64"):
 
 
 def on_reference(function, x, hx, weights, **keywords):
-    """What the reference says of the same arrays."""
+    """Compute a function by the reference on copies of the same arrays."""
     arrays = [np.array(a) for a in weights.arrays()]
     state = None if hx is None else tuple(np.array(a) for a in hx)
     return getattr(dnnffi, function)(
@@ -307,11 +307,10 @@ def test_dropout_is_replayed_in_the_order_of_its_random_numbers(host):
 
 
 def each_failure(host, arm, spent):
-    """What plans choose that tune while the n-th of something fails, for each n there is.
+    """Tune plans while the n-th of some calls fails, for each n; yield the choice and the report.
 
-    ``arm(n)`` makes it fail, from 0, and ``spent()`` ends that and tells whether it did. Whatever
-    failed, the plan computes what it did before, and nothing is left behind. Gives choice and
-    report.
+    ``arm(n)`` makes call n fail, from 0; ``spent()`` ends that and tells whether it failed. In any
+    case the plan computes the same as before, and nothing is left allocated.
     """
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
@@ -1039,7 +1038,7 @@ def test_what_both_backwards_write_is_apart_from_all_that_they_read(host, wrong,
             with pytest.raises(ValueError, match=f"^{OVERLAPS[wrong]} must not share memory"):
                 plan.backward_data(dy, None, out)
         assert [host.calls(call) for call in calls] == before
-        plan.backward(dy)  # the forward was not spent
+        plan.backward(dy)  # the forward pass can still be used
 
 
 @pytest.mark.parametrize("wrong", OVERLAPS)
@@ -1214,7 +1213,7 @@ def test_a_replayed_call_asks_nobody_how_it_runs(host, monkeypatch):
     operations = the_plan(host).operations
     forward, asked = operations.forward, []
     monkeypatch.setattr(operations, "forward", lambda *at: asked.append(at) or forward(*at))
-    for _ in range(40):  # results let go of, so that addresses come again
+    for _ in range(40):  # results are freed, so that addresses come again
         lstm(x, None, weights, options={"tune": "now"})
     assert len(asked) < 40
 
@@ -1303,7 +1302,7 @@ def test_a_plan_of_another_device_refuses_arrays_of_this_one(host):
 
 
 class StepGraph:
-    """A step of a user, and whether it was let go of."""
+    """Stand-in for the graph of a user's step, with its result and whether it was closed."""
 
     def __init__(self, memory, step):
         self.device, self.result, self.closed = memory.device, step(), False

@@ -108,7 +108,7 @@ def masks_of(host, ctx, problem):
 
 
 def error_of(function, *arguments):
-    """What a call raises, without the frames that keep its arrays alive; None if nothing."""
+    """Return a call's error without the frames that keep its arrays alive, or None."""
     try:
         function(*arguments)
     except (MemoryError, DnnffiError) as error:
@@ -117,7 +117,7 @@ def error_of(function, *arguments):
 
 
 def training_step(host, dropout_state=None):
-    """Everything that a training step calls, with dropout and loose weights."""
+    """Make all calls of a training step, with dropout and weights in separate arrays."""
     loose = [host.asarray(a) for a in weights_of(host, SPEC).arrays()]
     y, _, ctx = dnnffi.lstm_forward(
         input_of(host, SPEC),

@@ -29,7 +29,7 @@ def runtime(monkeypatch):
 
 
 class User:
-    """Whose library has arrays of its own: arguments in its memory, results by its allocator."""
+    """A user's library with its own arrays: arguments in its memory, results by its allocator."""
 
     def __init__(self, host):
         self._allocate = host.memory._allocate

@@ -73,7 +73,7 @@ def interpreter(version: str) -> Interpreter | None:
 
 
 def candidates(version: str) -> Iterator[Interpreter]:
-    """Where a Python of that version may be."""
+    """Yield Pythons of that version that may exist: on PATH, in pyenv and in uv."""
     name = f"python{version}"
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         if (Path(folder) / name).exists():
@@ -105,13 +105,13 @@ def built() -> tuple[Path, Path]:
 
 
 def tar_names(archive: Path) -> list[str]:
-    """What is in an archive."""
+    """Return the names of the members of an archive."""
     listed = ["tar", "--list", "--gzip", "--file", str(archive)]
     return subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def problem(python: Interpreter, version: str, archives: Sequence[Path]) -> str | None:
-    """What goes wrong when ``archives`` are installed and used with a Python, or None."""
+    """Install and use ``archives`` with a Python; return the problem, or None if all is well."""
     wheels = WORK / f"wheels-{version}"
     wanted = ("--only-binary", ":all:", "--python-version", version, "--dest", str(wheels))
     subprocess.run([*PIP, "download", *wanted, "pip", *SETUPTOOLS, str(archives[0])], check=True)

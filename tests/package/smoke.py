@@ -17,7 +17,7 @@ import dnnffi
 
 
 def installed():
-    """The package is that of this environment, and knows its own version."""
+    """Check that the package is that of this environment, and has its version."""
     assert Path(dnnffi.__file__).is_relative_to(sys.prefix), dnnffi.__file__
     assert version("dnnffi") == dnnffi.__version__
     running = f"Programming Language :: Python :: {sys.version_info[0]}.{sys.version_info[1]}"
@@ -25,7 +25,7 @@ def installed():
 
 
 def whole():
-    """What is no module is there too: the marker of types, and the kernels' text."""
+    """Check the files that are not modules: the marker of types, and the kernels' text."""
     package = files("dnnffi")
     assert (package / "py.typed").is_file()
     own = package / "backends" / "own"
@@ -41,14 +41,14 @@ def whole():
 
 
 def hashes():
-    """The hashes of the source are those of the interpreter that started this script."""
+    """Check that the hashes of the source are those of the interpreter that started this script."""
     from dnnffi.cli.sources import part_hashes
 
     assert part_hashes() == json.loads(sys.argv[1])
 
 
 def bindings():
-    """The C text of every library is read by the cffi that was installed."""
+    """Check that the installed cffi reads the C text of every library."""
     from dnnffi.backends.cublas import _cdef as cublas
     from dnnffi.backends.cudnn import _cdef as cudnn
     from dnnffi.backends.miopen import _cdef as miopen
@@ -58,7 +58,7 @@ def bindings():
 
 
 def network():
-    """An LSTM learns: half the squared error falls."""
+    """Check that an LSTM learns: half the squared error falls."""
     rng = np.random.default_rng(0)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=4, hidden_size=4)
     size = dnnffi.weight_layout(spec, "cudnn").size
@@ -74,7 +74,7 @@ def network():
 
 
 def convolution():
-    """A kernel of ones sums its window; the gradient of x is its adjoint."""
+    """Check that a kernel of ones sums its window, and that the gradient of x is its adjoint."""
     x = np.arange(25, dtype="float32").reshape(1, 1, 5, 5)
     w = np.ones((1, 1, 3, 3), "float32")
     y = dnnffi.conv(x, w)

@@ -35,10 +35,10 @@ RECORD = Path(__file__).parents[2] / "docs" / "verification" / "oracle_torch.txt
 
 
 def deviations(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
-    """By kind of result, the largest deviation relative to the largest expected magnitude.
+    """Return the largest deviation of each kind of result, relative to its largest magnitude.
 
     The weights count as one kind: a single one's gradient may be small by cancellation, and its
-    rounding error is then large beside it.
+    rounding error is then large compared with it.
     """
     if found.keys() != expected.keys():
         raise AssertionError(f"results {sorted(found)} against {sorted(expected)}")

@@ -125,7 +125,7 @@ def run_reference(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def torch_modules(problem: Problem) -> list[torch.nn.Module]:
-    """One module, or with masks one a layer, so that the masks can act between them."""
+    """Return one module, or with masks one per layer, so that the masks can act between them."""
     spec = problem.spec
     whole = problem.masks is None
     modules = []

@@ -1,4 +1,4 @@
-"""The random numbers of our own dropout in NumPy: known answers, and masks made of them."""
+"""The random numbers of dnnffi's dropout in NumPy: known answers, and masks made of them."""
 
 from __future__ import annotations
 

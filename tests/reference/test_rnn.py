@@ -43,7 +43,7 @@ class Inputs:
         return forward(self.spec, self.x, self.h_0, self.c_0, self.weights, **options)
 
     def loss(self, arrays: list[np.ndarray], **options: Any) -> float:
-        """What `backward` differentiates; ``arrays`` are x, h_0, c_0 of an LSTM, the weights."""
+        """The scalar that `backward` differentiates, by x, h_0, c_0 of an LSTM and the weights."""
         x, h_0, *rest = arrays
         c_0 = rest.pop(0) if self.spec.has_cell else None
         result = forward(self.spec, x, h_0, c_0, rest, **options)
@@ -248,7 +248,7 @@ def test_one_elman_step_by_hand(mode: str, x: float, expected: float) -> None:
 def run_scalars(
     spec: RNNSpec, x: float, h: float, c: float | None, weights: list[list[float]]
 ) -> Forward:
-    """One step of one row of a network with I = H = 1."""
+    """Run one step of one row of a network with I = H = 1."""
     state = [None if s is None else np.full((1, 1, 1), s) for s in (h, c)]
     arrays = [
         np.array(w, dtype=float).reshape(p.shape)
@@ -454,7 +454,7 @@ def test_dropout_needs_masks_and_as_many_as_there_are_gaps() -> None:
 
 
 def lstm_with_cell(c: float, **options: Any) -> Forward:
-    """One step with all gates at zero: c_1 is half of what it reads of the cell state c."""
+    """Run one step with all gates at zero: c_1 is half of the cell state c that it reads."""
     spec = RNNSpec(mode="lstm", input_size=1, hidden_size=1, bias=False, dtype="float64")
     weights = [np.zeros((4, 1)), np.zeros((4, 1))]
     return forward(spec, np.ones((1, 1, 1)), None, np.full((1, 1, 1), c), weights, **options)
@@ -600,7 +600,7 @@ def test_half_precision_is_the_rounded_result(mode: str, which: int) -> None:
         pairs += [(found.c_n, expected.c_n), (g.c_0, wanted.c_0)]
     for a, b in pairs:
         assert a.dtype == dtype
-        # One rounding to the dtype, after float32 whose own error is beside it.
+        # One rounding to the dtype, plus the error of the float32 computation before it.
         error = abs(a.astype(np.float64) - b)
         assert (error <= rounding * abs(b) * 1.01 + 1e-5).all()
 

@@ -17,7 +17,7 @@ from dnnffi.device.interface import Launch
 
 @dataclass
 class Script:
-    """What a candidate does: milliseconds of an operation, its results, what it fails at."""
+    """The behaviour of a candidate: milliseconds of an operation, its results, where it fails."""
 
     direct: float = 1.0
     replayed: float = 1.0
@@ -83,7 +83,7 @@ class ScriptedCandidates:
         self.open = 0
         self.runs = Counter()
         self.events = []
-        self.behind = ""
+        self.far_behind_reason = ""
 
     def oracle(self, problem):
         return next(iter(self.scripts))
@@ -99,7 +99,7 @@ class ScriptedCandidates:
         return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
 
     def far_behind(self, candidate, times):
-        return self.behind if candidate == "costly" and times else ""
+        return self.far_behind_reason if candidate == "costly" and times else ""
 
     def make(self, problem, candidate, launch, generator=None):
         script = self.scripts[candidate]

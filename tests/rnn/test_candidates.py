@@ -14,7 +14,7 @@ PROBLEM = RNNProblem.dense(RNNSpec(mode="gru", input_size=3, hidden_size=4), ste
 
 
 class Source:
-    """Offers algorithms by name, and makes a tuple of what it was asked for."""
+    """A source that offers algorithms by name, and makes a tuple of the arguments of `make`."""
 
     def __init__(self, name, *algorithms):
         self.name, self.version, self.algorithms = name, f"{name} 1.0", algorithms
@@ -117,7 +117,7 @@ def test_the_sources_of_the_named_candidates_are_prepared_once():
 
 
 @pytest.mark.parametrize(
-    ("candidate", "times", "behind"),
+    ("candidate", "times", "is_behind"),
     [
         ("cudnn persist_dynamic", {"cudnn standard": 2.4, "own 1": 2.0}, True),
         ("cudnn persist_dynamic", {"cudnn standard": 2.2, "own 1": 2.0}, False),
@@ -128,8 +128,8 @@ def test_the_sources_of_the_named_candidates_are_prepared_once():
         ("cudnn persist_static", {"cudnn standard": 9, "own 1": 2.0}, False),
     ],
 )
-def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, behind):
-    assert bool(BOTH.far_behind(candidate, times)) == behind
+def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, is_behind):
+    assert bool(BOTH.far_behind(candidate, times)) == is_behind
 
 
 def test_a_source_says_what_is_behind_its_others():

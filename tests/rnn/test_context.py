@@ -1,4 +1,4 @@
-"""The order of the backwards of a training forward, and who of two threads may go on."""
+"""The order of the backward passes of a training context, and which of two threads may go on."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Prepared:
 
 
 class Candidates:
-    """Everything is bound; nothing runs."""
+    """Stand-in for candidates whose networks are bound but not run."""
 
     def __init__(self):
         self.bound, self.prepared, self.by_rule_of = [], [], []
@@ -69,7 +69,7 @@ class Candidates:
         return Prepared(self, name)
 
     def check(self, problem):
-        """None is refused."""
+        """Refuse no problem."""
 
     def by_rule(self, problem, launch, generator):
         self.by_rule_of.append(problem.steps)

@@ -20,7 +20,7 @@ SIZES = "workspace 1,024 bytes, reserve 65,536 bytes\n2 graphs, 2,000 bytes"
 
 
 def report(problem=PROBLEM, choice=None, staged_bytes=0, borrowed=None):
-    """Without the problem and its class of sizes."""
+    """Return a report without its first lines, the problem and its class of sizes."""
     route = SimpleNamespace(
         main=SimpleNamespace(algorithm="standard"),
         replayed=None if choice is None else choice.replayed,

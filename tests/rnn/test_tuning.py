@@ -29,7 +29,7 @@ TRAINING = PROBLEM._replace(training=True)
 
 
 def tuned(problem=PROBLEM, borrowed=None, **scripts):
-    """What tuning finds, and the engine. Whatever happens, nothing is left behind."""
+    """Tune a problem; return the choice and the candidates, after a check that nothing is left."""
     candidates = ScriptedCandidates(ScriptedMemory(), scripts)
     choice = tune(candidates, problem, 0, candidates.memory, launch_on, borrowed=borrowed)
     assert_left_nothing(candidates)
@@ -45,13 +45,13 @@ def assert_left_nothing(candidates):
 
 @pytest.fixture(autouse=True)
 def _no_copies(monkeypatch):
-    """Nothing is staged, but where a test says so."""
+    """Turn off staging, except in tests that set the limit again."""
     monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", -1)
 
 
 @pytest.fixture(autouse=True)
 def _time_for_all(monkeypatch):
-    """The clock of the machine, which may be busy, ends nothing, but where a test says so."""
+    """Set no time limit for tuning, since the machine may be busy; tests may set one."""
     assert "budget" in tune.__kwdefaults__
     monkeypatch.setitem(tune.__kwdefaults__, "budget", float("inf"))
 
@@ -148,7 +148,7 @@ DROPPING = TRAINING._replace(dropout=0.5)
 
 
 class Undropping(ScriptedCandidates):
-    """Of its candidates the fastest cannot drop."""
+    """Candidates of which all but "standard" cannot apply dropout."""
 
     def offers(self, problem):
         return ("standard",) if problem.drops else tuple(self.scripts)
@@ -200,7 +200,7 @@ def test_what_takes_long_is_begun_first_and_has_ended_before_anything_is_measure
 def test_one_that_is_far_behind_is_not_made():
     memory = ScriptedMemory()
     candidates = ScriptedCandidates(memory, {"standard": Script(), "costly": Script(0.1, 0.1)})
-    candidates.behind = "takes long to compile"
+    candidates.far_behind_reason = "takes long to compile"
     choice = tune(candidates, PROBLEM, 0, memory, launch_on)
     assert choice.refused == {"costly": "takes long to compile"}
     assert [name for name, *_ in candidates.made] == ["standard"]
@@ -285,7 +285,7 @@ def test_whichever_allocation_fails_nothing_is_left_behind():
         memory.fail_allocation = allocation
         choice = tune(candidates, TRAINING, 0, memory, launch_on)
         assert_left_nothing(candidates)
-        if memory.fail_allocation is not None:  # there are not so many
+        if memory.fail_allocation is not None:  # fewer allocations than this number were made
             break
         outcomes.append(choice and (choice.direct, choice.refused["other"]))
     first = outcomes.count(None)  # allocations of the first candidate, without which there is none
@@ -441,7 +441,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def tuner(memory=None, scripts=None, version="scripted 1.0"):
-    """A new process: nothing is known but what is on disk."""
+    """Return a tuner as in a new process, which knows only the results on disk."""
     memory = memory or ScriptedMemory()
     candidates = ScriptedCandidates(memory, scripts or {"standard": Script(2.0, 1.0)})
     candidates.version = version

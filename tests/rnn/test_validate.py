@@ -40,9 +40,9 @@ def rounded_to(dtype):
 
 
 class RoundingPlan(ReferenceRNNPlan):
-    """The reference in the dtype of the problem: what it gives is right but for rounding.
+    """The reference in the dtype of the problem: its results are right except for rounding.
 
-    ``damage`` makes something wrong of the results of a forward, or of the weights before it.
+    ``damage`` spoils the results of a forward pass; ``damage_weights`` the weights before it.
     """
 
     damage_results = staticmethod(lambda results: None)
@@ -90,7 +90,7 @@ def run(problem, seed):
 
 
 def raises(problem, seed):
-    """Whether it is told to be wrong."""
+    """Return whether validation finds the results of a problem wrong."""
     try:
         run(problem, seed)
     except ValidationError:
@@ -161,7 +161,7 @@ def test_one_wrong_element_is_found(rounding, monkeypatch, dtype, by, index):
 
 
 def without_a_bias(weights, spec):
-    """The bias of the first gate of the last layer is left out."""
+    """Leave out the bias of the first gate of the last layer."""
     weights[-2][: spec.hidden_size] = 0
 
 
@@ -169,5 +169,5 @@ def without_a_bias(weights, spec):
 def test_the_missing_bias_of_one_gate_is_found(rounding, monkeypatch, hidden):
     monkeypatch.setattr(RoundingPlan, "damage_weights", staticmethod(without_a_bias))
     found = sum(raises(drawn(seed, "float16", hidden), seed) for seed in range(40))
-    # That of a unit which a ReLU turned off has no effect, and of one or two units may be tiny.
+    # The bias of a unit that a ReLU turned off has no effect; that of one or two units may be tiny.
     assert found >= {SMALL: 36, LARGER: 40}[hidden]

@@ -29,7 +29,7 @@ def layout(array):
 
 
 def strides(make, shape):
-    """In elements."""
+    """Return the strides of an array in elements."""
     array = make(shape)
     return tuple(stride // array.itemsize for stride in array.strides)
 

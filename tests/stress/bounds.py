@@ -10,7 +10,7 @@ import warnings
 from contextlib import contextmanager
 
 EFFORT = int(os.environ.get("DNNFFI_STRESS", "1"))
-"""How many times what an ordinary run does; 0 for all there is."""
+"""Factor of the number of points and seeds of an ordinary run; 0 for all of them."""
 
 SECONDS = 60 if EFFORT == 1 else 3600
 """Far beyond what a test takes on a busy machine."""

@@ -1,4 +1,4 @@
-"""No test here may hang; what the stand-in of tests/host is, and how much is done."""
+"""Fixtures: a time limit for each test, the stand-in of tests/host, and a choice of cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def no_hang():
 
 @pytest.fixture(scope="session")
 def some():
-    """Up to so many of a list, from all over it; more by `EFFORT`."""
+    """A function that picks evenly spaced items of a list, at most ``most`` times `EFFORT`."""
 
     def chosen(items, most):
         stride = -(-len(items) // (most * EFFORT)) if EFFORT else 1

@@ -55,7 +55,7 @@ class _Reached:
 
 
 def points_of(call: Callable[[], object], *, everywhere: bool = False) -> int:
-    """How many points a call has."""
+    """Return the number of points of a call."""
     reached = _Reached(-1, lambda: None, everywhere)
     sys.setprofile(reached)
     try:

@@ -33,12 +33,12 @@ from stress.calls import Calls, assert_equal, on_host
 import dnnffi
 from dnnffi.errors import DnnffiError
 
-THREADS = 3  # beside the main one
+THREADS = 3  # besides the main one
 SECONDS = 120  # after which the stacks of a storm that hangs are shown
 
 
 class Storm:
-    """What the threads share: a state of random numbers, results to compare, what was done."""
+    """The state that threads share: random numbers, expected results, and the operations done."""
 
     def __init__(self, calls, seed):
         self.calls = calls
@@ -86,7 +86,7 @@ class Storm:
         in_child(self.in_child)
 
     def in_child(self):
-        """Everything of the reference goes on; what needs the GPU says that it does not."""
+        """Check that the reference still works in the child, and that GPU calls raise an error."""
         dnnffi.held_memory()
         dnnffi.clear_plans()
         for name in self.names:
@@ -163,7 +163,10 @@ class Storm:
 
 
 def keeping(control):
-    """Memory for good: the stand-in would take what an interrupted thread let go of for used."""
+    """Return an allocator that never frees.
+
+    The stand-in would treat memory that an interrupted thread released as in use.
+    """
     kept = []
 
     def allocate(nbytes):

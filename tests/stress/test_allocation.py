@@ -16,7 +16,7 @@ from dnnffi.device.external.use import current_allocator
 
 
 class Refused(Exception):
-    """What a user's allocator may raise of its own."""
+    """An error of a user's allocator, which is not one of dnnffi's."""
 
 
 ERRORS = (MemoryError, ValueError, Refused, KeyboardInterrupt)
@@ -46,7 +46,7 @@ def user_arrays_can_be_had(monkeypatch):
 
 @pytest.fixture
 def faulty(host, monkeypatch):
-    """The allocator behind the arrays that look like CuPy's."""
+    """The faulty allocator, installed for the arrays that look like CuPy's."""
     allocate = Faulty(host)
     monkeypatch.setattr(host.memory, "_allocate", allocate)
     return allocate
@@ -57,7 +57,7 @@ def nothing(calls):
 
 
 def forwarded(calls):
-    """A plan that a forward has run on."""
+    """Return a plan on which a forward pass has run."""
     plan = calls.plan()
     calls.plan_forward(plan)
     return plan
@@ -166,7 +166,7 @@ def check(host, faulty, calls, operation, error, some):
 
 
 def raises(error, call):
-    """Whether a call raises ``error``, without the frames that keep its arrays."""
+    """Return whether a call raises ``error``, without keeping the frames that hold its arrays."""
     try:
         call()
     except error:

@@ -28,12 +28,12 @@ class Work:
         return self.calls.train(0.5, self.state)
 
     def begin_anew(self):
-        """As if nothing was called before."""
+        """Reset the plans and the state, as if nothing was called before."""
         dnnffi.clear_plans()
         self.state = dnnffi.DropoutState(1)
 
     def save(self):
-        """As on SIGTERM."""
+        """Save the state, as a handler of SIGTERM does."""
         assert self.state.save()["seed"] == 1
         return ()
 
@@ -66,7 +66,7 @@ def test_a_call_and_the_handler_in_it_give_what_they_always_do(calls, name, some
         of_handler = []
         does = getattr(work, handler)
         found = at_point(number, lambda: of_handler.append(does()), call)  # noqa: B023
-        # Of two forwards on one state, one draws the first random numbers.
+        # Two forward passes on one state: one of them draws the first random numbers.
         if name == handler == "train_on_the_state" and of_handler:
             both = [found, *of_handler]
             both = both if is_equal(found, expected[name]) else both[::-1]

@@ -22,7 +22,7 @@ def test_a_storm_passes(request, backend, some):
     source = str(Path(dnnffi.__file__).parents[1])
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "OPENBLAS_NUM_THREADS": "1",  # its threads and forks are no matter of ours
+        "OPENBLAS_NUM_THREADS": "1",  # BLAS threads and forks are not under test
     }
     for seed in some(range(50), 1):
         done = subprocess.run(

@@ -157,7 +157,7 @@ def forget(library):
 
 
 class UserArray:
-    """What a user's allocator returns; it shows its memory as CuPy's arrays do."""
+    """An array of a user's allocator, which shows its memory as CuPy's arrays do."""
 
     def __init__(self, allocate, shape, dtype):
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)

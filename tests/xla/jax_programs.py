@@ -79,7 +79,7 @@ class Told:
 
 
 class StandinHandlers(Told, Handlers):
-    """Those of networks."""
+    """The handlers of networks, on the stand-in."""
 
     def __init__(self, host):
         super().__init__(host, lambda: VendorEngine(CUDNN, host.library))
@@ -145,7 +145,7 @@ def _aligned(at):
 
 
 class StandinConvHandlers(Told, ConvHandlers):
-    """Those of convolutions; with a tuner where one is given."""
+    """The handlers of convolutions, on the stand-in, with a tuner if one is given."""
 
     def __init__(self, host, library=None, tuner=None):
         super().__init__(host, lambda: CudnnEngine(library or host.library, tuner))
@@ -287,14 +287,14 @@ class Convolution(NamedTuple):
 
 
 def convolution(problem, implementation, *, seed=0, **more):
-    """The forward of a problem by an implementation."""
+    """The forward call of a problem by an implementation, as a loss and its arrays."""
     found = conv_inputs(problem, seed)
     given = conv_keywords(problem) | {"layout": problem.layout, "options": problem.options}
     given |= {"implementation": implementation} | more
     names = [name for name in found._fields[:4] if getattr(found, name) is not None]
 
     def as_is(array):
-        """As JAX has it, whose arrays are dense."""
+        """Convert to a dense array of JAX, in the memory order of the problem's layout."""
         last = problem.channels_last and array.ndim > 1
         return jnp.asarray(np.moveaxis(array, 1, -1) if last else array)
 
@@ -351,7 +351,7 @@ def assert_close(found, expected, tolerance=TOLERANCES["float32"], *, terms=0.0)
 
 
 def in_two_threads(call, times):
-    """What ``call()`` gives so many times in each of two threads at once."""
+    """Call ``times`` times in each of two threads at once, and return all results."""
     with ThreadPoolExecutor(2) as pool:
         threads = [pool.submit(lambda: [call() for _ in range(times)]) for _ in range(2)]
         return [result for thread in threads for result in thread.result()]

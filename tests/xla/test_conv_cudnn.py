@@ -85,7 +85,7 @@ def test_mapped_and_mapped_gradients(conv_host, layout, mapped):
 
 
 def calls_of(host, function, *arrays):
-    """How often the handlers and the library were called."""
+    """Run a function; return its number of calls of handlers, and of the library's execution."""
     before = sum(host.calls.values()), host.host.calls("cudnnBackendExecute")
     jax.block_until_ready(function(*arrays))
     return (

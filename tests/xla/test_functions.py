@@ -1,4 +1,4 @@
-"""Networks on JAX arrays beside the NumPy reference: results, gradients, dropout."""
+"""Networks on JAX arrays compared with the NumPy reference: results, gradients, dropout."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def test_the_scan_is_compiled_once_for_all_lengths(monkeypatch):
 def test_what_is_behind_a_row_gets_nowhere():
     one = network(PADDED, "scan")
     x, hx, weights = one.arrays
-    behind = jnp.arange(5)[:, None] >= jnp.asarray(PADDED.lengths)
-    spoiled = jnp.where(behind[..., None], jnp.nan, x)
+    is_padding = jnp.arange(5)[:, None] >= jnp.asarray(PADDED.lengths)
+    spoiled = jnp.where(is_padding[..., None], jnp.nan, x)
     gradients = jax.grad(one.loss, (0, 1, 2))
     assert_close(gradients(spoiled, hx, weights), gradients(x, hx, weights), 0)
 

@@ -35,7 +35,7 @@ def rows_of(one, axes):
 
 
 def each_row(function, arrays, axes):
-    """What `jax.vmap` is to give."""
+    """Compute the expected result of `jax.vmap`, row by row."""
     done = [
         function(*(a if axis is None else a[n] for a, axis in zip(arrays, axes, strict=True)))
         for n in range(ROWS)
@@ -184,7 +184,7 @@ def test_a_jacobian_by_rows():
 
 
 def test_a_pull_does_not_spoil_the_next():
-    # The reference's reserve space is spent by a backward, as cuDNN's is.
+    # A backward pass makes the reference's reserve space unusable, as it does cuDNN's.
     _, pull = jax.vjp(ONE.loss, *ONE.arrays)
     first = pull(1.0)
     assert_close(pull(2.0), jax.tree.map(lambda a: 2 * a, first))

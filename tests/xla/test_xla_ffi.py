@@ -15,7 +15,7 @@ from dnnffi.jax._cdef import ffi
 from dnnffi.jax.xla_ffi import Buffer, Buffers
 
 STRUCTURES = [name for name in ffi.list_types()[0] if name != "XLA_FFI_Error"]
-# Those that a version of the header calls by another name.
+# Structures that a version of the header calls by another name.
 RENAMED = {"XLA_FFI_Extension_Base": "XLA_FFI_InternalExtension"}
 NUMBERS = {
     "XLA_FFI_Extension_Metadata": xla_ffi._METADATA,
