@@ -1,4 +1,4 @@
-"""Convolutions of ResNet-50 and MobileNetV2 in JAX beside dnnffi's plans, on one GPU.
+"""Compare convolutions of ResNet-50 and MobileNetV2 in JAX with dnnffi's plans, on one GPU.
 
     python benchmarks/jax_conv.py [--configs "f16 last" ...] [--only 3x3] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Recurrent networks in JAX on one GPU or several: this package beside scans, Flax and JAX's own.
+"""Compare dnnffi's networks in JAX with scans, Flax and JAX's own, on one GPU or several.
 
     python benchmarks/jax_rnn.py [--only "lstm f16 100" ...] [--json FILE]
     python benchmarks/jax_rnn.py --devices 1 2 4 [--json FILE]
@@ -433,7 +433,7 @@ def main() -> None:
     else:
         halves = [shape for shape in PERFORMANCE if shape.dtype == "float16"]
         shapes = [*PERFORMANCE, *(replace(shape, dtype="bfloat16") for shape in halves)]
-        # bfloat16 stands beside float16: the sizes are the same.
+        # bfloat16 is measured at the sizes of float16.
         least = nothing()
         for row in rows_of([one for one in shapes if any(n in one.name for n in options.only)]):
             write("rows", [row | {"nothing": least}])

@@ -1,4 +1,4 @@
-"""Microseconds a step of an LSTM over its hidden size: cuDNN, our own kernels, and the device.
+"""Microseconds a step of an LSTM over its hidden size: cuDNN, dnnffi's kernels, and the device.
 
     python benchmarks/own_steps.py [--json FILE] [--seconds 120] [--sizes 256 512]
 
@@ -209,7 +209,7 @@ def slope(short: dict[str, float], long: dict[str, float], steps: tuple[int, int
 
 
 def replayed(spec: dnnffi.RNNSpec, steps: int, batch: int, algorithm: str) -> dict[str, float]:
-    """Milliseconds of each candidate as a graph: of cuDNN for "auto", else our own kernels'."""
+    """Milliseconds of each candidate as a graph: of cuDNN for "auto", else of dnnffi's kernels."""
     backend: Any = rnn_backends.of("cudnn")
     memory = backend.memory
     options = RNNOptions(algorithm=algorithm)

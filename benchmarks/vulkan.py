@@ -113,7 +113,7 @@ def calls_of(problem: Problem, device: int | None) -> dict[str, Callable[[], Any
         np.testing.assert_allclose(y, right, atol=1e-3, err_msg=f"{problem.words}, {algorithm}")
         context.reset()
         calls[algorithm] = vulkan(algorithm)
-    # As most would call it: without options.
+    # The usual call, without options.
     calls["auto"] = lambda: context.run(given.x, keep_state=problem.step)
     calls[REFERENCE] = reference
     if find_spec("threadpoolctl"):

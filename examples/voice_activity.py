@@ -147,7 +147,7 @@ def read_network(path, xp=np):
         # A file for two sampling rates has a network for each; at 16 kHz there are 129 frequencies.
         if len(convolutions) == 6 and convolutions[0][0].shape == (258, 1, 256):
             convolutions[0].append(None)
-            # Where there are several nodes LSTM in a network, they have the same weights.
+            # If a network has several LSTM nodes, they have the same weights.
             inside = (node for inner in graphs_in(graph) for node in inner.node)
             name = next((node.name for node in inside if node.op_type == "LSTM"), None)
             if name is not None:

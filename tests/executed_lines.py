@@ -29,7 +29,7 @@ class Record(NamedTuple):
     seconds: dict[str, float]
     """The duration of each test by its node id, in seconds."""
     tests: dict[str, dict[int, list[str]]]
-    """By file and line, the node ids of the tests that execute the line."""
+    """The node ids of the tests that execute a line, by file and line."""
 
 
 def read(folder: Path) -> Record:

@@ -165,7 +165,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *("tests/test_weights.py", "tests/formats", "tests/spec/test_weights.py", *_NETWORKS),
     ),
 }
-"""By the beginning of a path in the package, the tests that belong there, the fastest first."""
+"""Tests of files, the fastest first, by the beginning of the files' paths in the package."""
 
 FRAMEWORKS = {
     **dict.fromkeys(
@@ -180,7 +180,7 @@ FRAMEWORKS = {
         "torch",
     ),
 }
-"""By the beginning of a path in the package, the framework that its tests import."""
+"""The framework that the tests of files import, by the beginning of the files' paths."""
 
 MAX_SECONDS_OF_FIRST_TESTS = 15.0
 """The recorded duration of the tests that a mutant gets first, in seconds."""

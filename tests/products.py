@@ -83,7 +83,7 @@ class Operand:
 
 
 class Problem:
-    """The arrays of a case, filled by chance."""
+    """The arrays of a case, with random values."""
 
     def __init__(self, case, seed=0):
         rng = np.random.default_rng(seed)

@@ -679,7 +679,7 @@ def test_a_restored_state_goes_on_where_the_saved_one_was():
     saved = state.save()
     expected = ys(problem, a, state)
     assert_same(ys(problem, a, dnnffi.DropoutState.restore(saved)), expected)
-    # What was restored and not yet used can be saved again.
+    # A restored state that is not yet used can be saved again.
     again = dnnffi.DropoutState.restore(dnnffi.DropoutState.restore(saved).save())
     assert_same(ys(problem, a, again), expected)
 
@@ -808,7 +808,7 @@ def test_nan_and_infinity_are_valid_where_the_reference_has_them():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_that_vanish_are_valid(mode, dtype):
-    # On the way back through 80 steps they fall below what the dtype holds.
+    # Over 80 steps of the backward pass they fall below the range of the dtype.
     spec = network(mode, dtype=dtype)
     problem = RNNProblem.dense(spec, steps=80, batch=2, training=True)
     for seed in range(3):

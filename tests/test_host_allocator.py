@@ -267,7 +267,7 @@ def test_random_problems_have_the_results_of_the_reference(problem, states, seed
     conformance.check(case, np.asarray, "reference", {"allocator": np.empty})
 
 
-# What is refused
+# Refusals
 
 
 def test_the_backend_may_be_named():

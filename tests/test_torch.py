@@ -326,7 +326,7 @@ def test_a_context_does_not_keep_the_history_of_a_tensor():
 
 @needs_torch
 def test_a_tensor_that_is_negated_lazily_keeps_its_sign():
-    # As the imaginary part of a conjugate is, and what autograd gives back through one.
+    # The imaginary part of a conjugate is such a tensor, and so is its gradient in autograd.
     module, x = module_of("gru"), draw(5, 2, 3).detach()
     negated, weights = torch._neg_view(x), dnnffi.RNNWeights.from_torch(module.state_dict(), "gru")
     assert negated.is_neg()
@@ -711,7 +711,7 @@ def test_the_example_of_a_docstring_runs(name):
     assert not "".join(said)
 
 
-# What is detached
+# Detachment from autograd
 
 
 class Tracked:

@@ -123,7 +123,7 @@ def test_each_gate_lies_where_miopen_looks_for_it(spec, seed):
 
 
 def test_the_order_of_miopens_gates():
-    # As the permutation by hand: i f g o becomes i f o g, r z n becomes z r n.
+    # The permutation written by hand: i f g o becomes i f o g, r z n becomes z r n.
     for mode, order in (("lstm", (0, 1, 3, 2)), ("gru", (1, 0, 2))):
         spec = RNNSpec(mode=mode, input_size=2, hidden_size=3)
         arrays = testing.weights(spec, 0)
@@ -489,7 +489,7 @@ def test_arrays_to_unpack_into_are_checked_before_any_is_written(make, error, me
     assert not any(array.any() for array in arrays)
 
 
-# As a value
+# Weights with another buffer, and the attributes of weights
 
 
 def test_another_buffer_of_the_same_layout():
@@ -515,7 +515,7 @@ def test_completion_shows_what_users_need():
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Makes a user's array of one of NumPy's."""
+    """A function that makes a user's array of one of NumPy's."""
     user_arrays.install(monkeypatch)
     return partial(UserArray.of, lambda nbytes: (ctypes.c_char * nbytes)())
 

@@ -45,7 +45,7 @@ class TrainingStep:
             shapes |= {"dx": problem.x_shape, "dh_0": problem.h_shape}
             shapes |= {"dc_0": problem.c_shape} if spec.has_cell else {}
             shapes |= {"dweights": (executor.weight_size,)}
-        # As bytes, which can be filled and compared; the executor asks for their addresses alone.
+        # Results are bytes, which can be filled and compared; the executor needs only addresses.
         self.results = {
             name: room(int(np.prod(shape)) * dtype.itemsize) for name, shape in shapes.items()
         }

@@ -24,7 +24,7 @@ TOY = Vendor(
     wheels=(),
 )
 
-# What the vendor ships. The enumerations and the last function differ in form from our text.
+# The vendor's header. Its enumerations and last function differ in form from the C text.
 HEADER = """
 #include <cuda_runtime_api.h>
 #include <stdint.h>

@@ -411,7 +411,7 @@ def test_arguments_that_do_not_go_together_are_refused(arguments, words, capsys)
     assert words in failure(capsys)
 
 
-# What is at the path already
+# Existing files at the path
 
 RUN = """
 import sys

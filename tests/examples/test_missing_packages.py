@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
-# What a person who has installed dnnffi alone reads last, and the options that keep it short.
+# The last line that an example prints with only dnnffi installed, and options that keep it short.
 ALONE = {
     "autograd_framework.py": ("--steps 1", "the loss did not fall to a fifth"),
     "char_graph.py": ("--steps 1", "Try --eager."),

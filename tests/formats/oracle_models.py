@@ -112,7 +112,7 @@ def by_keras(layer):
     return runtime
 
 
-# What the packages ship
+# Networks that the packages ship
 
 
 @model("Resemblyzer", "0.1.4", "Apache-2.0", "resemblyzer/pretrained.pt")

@@ -303,7 +303,7 @@ def test_safetensors_are_read_without_their_package(tmp_path, monkeypatch):
     np.testing.assert_array_equal(loaded.flat, weights_of().flat)
 
 
-# What is not a regular file
+# Paths that are not regular files
 
 LOAD = """
 import sys

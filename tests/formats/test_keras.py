@@ -290,7 +290,7 @@ def cudnn_arrays_of(mode, inputs=3, hidden=5):
         rng.uniform(-1, 1, (gates, hidden, hidden)),
     )
     biases = rng.uniform(-1, 1, (2, gates * hidden))
-    # What cuDNN reads, row by row, is the memory of a gate's block.
+    # The memory of a gate's block is the matrix that cuDNN reads, row by row.
     cudnn = [
         np.hstack([one.reshape(inputs, hidden) for one in matrices[0]]),
         np.hstack(list(matrices[1])),

@@ -132,7 +132,7 @@ def test_nodes_in_any_order_are_folded():
 
 
 def test_weights_of_constant_nodes_in_branches_are_found():
-    # As spox writes Silero's model: weights are unnamed Constant nodes in both branches of an If.
+    # spox writes Silero's model so: weights are unnamed Constant nodes in both branches of an If.
     branches = {}
     for at, name in enumerate(("then_branch", "else_branch")):
         nodes, given = as_torch_exports(arrays_of(seed=10 * at), prefix=name)

@@ -305,7 +305,7 @@ def test_prefix_and_backend_are_checked():
 
 
 def test_sorted_names_are_not_read_in_their_order():
-    # As files sort them: the biases come first.
+    # Files sort them so: the biases come first.
     state = lstm_state()
     by_name = RNNWeights.from_torch(dict(sorted(state.items())), "lstm")
     x = np.random.default_rng(1).standard_normal((4, 2, 3)).astype("float32")

@@ -1,4 +1,4 @@
-"""Run the GPU tests under compute-sanitizer and records the outcome.
+"""Run the GPU tests under compute-sanitizer and record the outcome.
 
     python tests/gpu/memcheck.py [pytest arguments]
 

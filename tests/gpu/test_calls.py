@@ -201,7 +201,7 @@ def test_a_parameter_list_of_torch_is_recognised():
         assert cupy.allclose(found, cupy.from_dlpack(expected), atol=2e-3)
 
 
-# Which of its parameters PyTorch keeps in one buffer depends on the dtype.
+# The dtype determines which of its parameters PyTorch keeps in one buffer.
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
 @pytest.mark.filterwarnings("ignore::dnnffi.PerformanceWarning")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
@@ -318,7 +318,7 @@ def test_arrays_of_another_device_are_refused():
         dnnffi.lstm(x, None, w1)
     with pytest.raises(ValueError, match="h_0 must be on the device of x, 0; it is on 1"):
         dnnffi.lstm(x, (h1, h1), w)
-    # From another current device: the arrays decide where it runs.
+    # Another device is current: the arrays decide where the call runs.
     found = dnnffi.lstm(x1, None, w1)[0]
     assert found.device.id == 1
     assert cupy.cuda.runtime.getDevice() == 0

@@ -401,7 +401,7 @@ def test_in_a_cuda_graph(typical):
         x *= 2
         graph.launch(stream)
         stream.synchronize()
-        # Not to the bit: twice what was rounded below the smallest normal number is another one.
+        # Not equal to the bit: a subnormal result, doubled, is rounded differently.
         np.testing.assert_allclose(y.get(), 2 * expected, rtol=1e-6, atol=2e-7)
 
 

@@ -70,7 +70,7 @@ def first_or_skip(handle, graph):
     candidates = Candidates(handle, graph)
     candidate = next(candidates, None)
     if candidate is None:
-        # What was proposed and not taken is an error.
+        # A proposed engine that cannot be used is an error.
         assert not candidates.refused
         pytest.skip("cuDNN proposes no engine")
     return candidate
@@ -136,7 +136,7 @@ def test_a_fused_relu_keeps_nan(handle):
     assert (np.isnan(found) == np.isnan(expected)).all(), str(candidate.info)
 
 
-# What is allowed
+# Allowed engines
 
 
 @both_layouts

@@ -116,7 +116,7 @@ def test_unaligned_addresses_give_what_aligned_ones_do(dtype):
 def test_a_captured_product_is_replayed_on_what_is_there_then(dtype, accumulate):
     case = Case(96, 160, 224, dtype, accumulate=accumulate)
     on_device = OnDevice(Problem(case, 0))
-    # Not run before: what the first call loads must not end the capture.
+    # Captured as the first run: loading kernels in it must not end the capture.
     graph = cupy_memory().capture(on_device.run)
     np.testing.assert_array_equal(
         on_device.result().view(np.uint8), on_device.problem.c.flat.view(np.uint8)

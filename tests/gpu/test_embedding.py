@@ -16,7 +16,7 @@ from dnnffi.dropout import DropoutState
 torch = pytest.importorskip("torch")
 
 
-# The programs of without_cupy.py, which blocks CuPy for whoever imports it.
+# The programs of without_cupy.py, which blocks the import of CuPy.
 PROGRAMS = (
     *("loop", "loop on a stream", "training", "own kernels", "dropout", "threads"),
     *("modules", "full device", "JAX"),

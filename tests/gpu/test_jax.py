@@ -110,7 +110,7 @@ def test_gradients_are_those_of_cupy_to_the_bit(one):
 
 @pytest.mark.parametrize("one", CASES)
 def test_results_and_gradients_are_those_of_the_reference(one):
-    # By arrays of its own: with those of `network` the dx of a ReLU is tiny, and jumps near 0.
+    # With the arrays of `network` the dx of a ReLU would be tiny, and jump near 0.
     case = conformance.Case(one._replace(training=True), states=True, seed=0)
     right = conformance.expected(case, conformance.arrays_of(case))
     conformance.assert_close(case, training_step(case, "cudnn")(), right)

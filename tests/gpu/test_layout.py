@@ -67,6 +67,6 @@ def test_prediction_is_what_the_library_says(algorithm, mode, dtype):
                 size = layout.weight_space_size(descriptor, handle)
                 assert size == predicted.size * ITEM_SIZES[dtype]
             compared += 1
-    # What the library refuses is stated, so that a refusal of everything cannot pass.
+    # The refused cases are stated, so that a refusal of everything cannot pass.
     static = algorithm in ("persist_static", "persist_static_small_h")
     assert (compared == 0) == (static and dtype == "float64")

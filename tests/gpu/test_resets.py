@@ -1,4 +1,4 @@
-"""Resets of functions and modules on a GPU, by our own kernels."""
+"""Resets of functions and modules on a GPU, by dnnffi's kernels."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_the_stream_is_right_after_a_refused_backward():
 def test_persistent_algorithms_refuse_unequal_lengths_at_the_call(algorithm, monkeypatch):
     monkeypatch.setattr(
         CudnnRNNExecutor, "_algorithm", lambda self: algorithm
-    )  # past our own check
+    )  # past dnnffi's check
     spec = RNNSpec(mode="gru", input_size=128, hidden_size=128)
     problem = RNNProblem.dense(spec, steps=4, batch=2, lengths=[4, 2])
     executor = RNNExecutor(problem)

@@ -97,7 +97,7 @@ def own_kernels_on_tensors():
         assert difference(y, expected) < 5e-3
     for plan in dnnffi.cached_plans():
         assert plan.inspect()["algorithm"] == "own", plan.report()
-    # In a capture of the user's: a plan that exists, and a new plan.
+    # A capture of the user's, with a plan that exists, and with a new plan.
     for steps in (STEPS, STEPS - 1):
         given = x[:steps].contiguous()
         torch.cuda.synchronize()

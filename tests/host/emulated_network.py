@@ -93,7 +93,7 @@ class Network:
 
     def new(self, shape):
         made = self.memory.empty(shape, self.memory.dtype(self.spec.dtype))
-        made.view(np.uint8).fill(NAN)  # what nobody writes is seen in results
+        made.view(np.uint8).fill(NAN)  # unwritten values show in results
         return made
 
     def results(

@@ -19,7 +19,7 @@ from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.graphs import recording, refuse_in_capture
 from dnnffi.device.interface import Architecture
 
-POISON = 0xA5  # what nobody wrote is seen in results
+POISON = 0xA5  # unwritten values show in results
 
 
 def numbers_of(arguments):
@@ -143,7 +143,7 @@ class HostMemory:
         self.fail_capture = None
         self.recording = self.recorded_on = None
         self.graphs = []
-        # What a call and a replay cost on the clock of `elapsed`.
+        # Milliseconds of a call, a replay and a copy on the clock of `elapsed`.
         self.milliseconds, self.call_costs, self.replay_costs = 0.0, 1.0, 0.5
         self.copy_costs = 0.01
         self.copies = 0
@@ -233,7 +233,7 @@ class HostMemory:
             self.enqueue(copy_bytes, (*ends, width))
 
     def at_once(self, launch, works):
-        for work in reversed(works):  # an order that nobody may rely on
+        for work in reversed(works):  # callers must not rely on the order
             work(launch)
 
     def enqueue(self, function, arguments):

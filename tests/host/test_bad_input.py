@@ -311,7 +311,7 @@ def test_persistent_algorithms_want_equal_lengths(host, algorithm):
 
 
 def test_too_many_steps(host):
-    # In float64, which dnnffi's own kernels do not take either.
+    # float64, which dnnffi's own kernels do not accept either.
     spec = RNNSpec(mode="rnn_tanh", input_size=1, hidden_size=1, dtype="float64")
     w = dnnffi.RNNWeights(host.memory.zeros((4,), "f8"), spec)
     with pytest.raises(UnsupportedError, match="at most 65535 time steps; got 65536"):

@@ -104,7 +104,7 @@ def costs(monkeypatch, **milliseconds):
     monkeypatch.setattr(conv_tuning, "_time", time)
 
 
-# Which problems share a class
+# Problems that share a class
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
     assert "the choice of the class was refused 1 time(s)" in report
     assert "gave up engine 2: " in report
     assert "is odd" in report
-    # What the heuristics said carries over too.
+    # The answers of the heuristics carry over too.
     counts.clear()
     assert engine_of(check(host, problem_of(SAME_CLASS[1]))) == 1
     assert counts["heuristics"] == 0
@@ -540,7 +540,7 @@ def test_a_class_is_measured_by_one_thread_and_used_by_the_others(host, folder, 
     def measure(*arguments):
         if not seen:
             seen.append(None)
-            # As another thread, or a signal handler, with another size in the middle of it.
+            # Another size in the middle of a measurement, as by a thread or a signal handler.
             plan = check(host, problem_of(SAME_CLASS[0], tune="now"))
             seen.append(engine_of(plan))
         return measured(*arguments)

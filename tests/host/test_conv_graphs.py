@@ -298,7 +298,7 @@ def test_memory_is_told_where_there_are_convolutions_alone(host):
     assert dnnffi.held_memory()["cudnn"] == (0, 0, 0)
 
 
-# What ends a graph
+# Causes that end a graph
 
 
 def test_inside_a_capture_of_the_user_calls_are_his(host):

@@ -46,7 +46,7 @@ def calls_of(host):
     return [host.calls(f"cudnnBackend{name}") for name in CALLS]
 
 
-# What a size costs
+# Cost of a size
 
 IMAGES = 2  # x and y
 REFER = 4  # graph, engine, configuration, plan

@@ -153,7 +153,7 @@ def test_many_planes(host, layout):
 
 
 def test_several_tiles_of_a_thread(host, monkeypatch):
-    # As in images that are too large for a test.
+    # Few blocks, as for images that are too large for a test.
     monkeypatch.setattr(pixels, "_BLOCKS", 2)
     problem = problem_of(sizes=(31, 20), channels=64, padding=1, layout=CHANNELS_LAST)
     for tile in tiles(problem)[:2]:
@@ -271,7 +271,7 @@ def test_a_general_kernel_computes_every_size_with_the_tile_of_another(
         problem = problem_of(operation, tuple(sizes), batch=batch, layout=layout, **layer)
         if has_kernel(problem):
             check(host, problem, tile_for(problem, tile), specialized=False)
-    # With channels first there is one for each number of elements read and written at once.
+    # With channels first, one kernel for each number of elements read and written at once.
     assert len(compiled) == 1 if layout == CHANNELS_LAST else len(compiled) <= 5
 
 
@@ -382,7 +382,7 @@ def test_new_sizes_of_a_class_compile_nothing(host, no_record, monkeypatch, layo
     assert len(compiled) == 2
 
 
-# Where it is offered
+# Problems for which the kernel is offered
 
 
 @pytest.fixture

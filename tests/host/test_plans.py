@@ -1350,7 +1350,7 @@ def test_memory_of_all_plans_is_shown(host):
     assert "cudnn" not in dnnffi.held_memory()  # it was not used
     weights = weights_of(host)
     x = random(host, SPEC.x_shape(STEPS, BATCH), 1)
-    # On new addresses in every call: through copies, as they cost little here.
+    # Calls on new addresses use copies, which cost little here.
     kept = run_on_new_addresses(host, weights, 3 * CALLS_BEFORE_TUNING)
     with held(host, options={"tune": "now"}) as own:
         out = own.forward(x, None, weights)
@@ -1385,7 +1385,7 @@ def test_a_plan_that_is_closed_holds_no_memory(host):
     assert dnnffi.held_memory()["cudnn"]._replace(workspaces=0) == (0, 0, 0)
 
 
-# What the plans do not hold yet
+# Candidates that need more memory than the plans hold
 
 
 def larger(host, names, extra=1 << 16):

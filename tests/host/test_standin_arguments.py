@@ -21,7 +21,7 @@ from dnnffi.backends.cudnn._cdef import ffi
 
 CALL_NAMES = dict(zip(("forward", "data", "weights"), CALLS, strict=True))
 
-# What it refuses. Each entry: the call, what is changed, the status, a part of the message.
+# Refused arguments: the calls before, the change, the status, a part of the message.
 
 
 def other_handle(net):

@@ -274,7 +274,7 @@ def test_no_stored_result_makes_a_convolution_wrong_or_breaks_its_options(
     problem = problem_of(operation, options, **more)
     run(host, problem)
     first = executor_of(host).choice.engine
-    engines = () if wrong == first else (wrong,)  # nobody could tell where that one is wrong
+    engines = () if wrong == first else (wrong,)  # errors of the first are not found
     with wrong_results(host, *engines):
         store_result(host, folder, problem, candidates, refused)
         with warnings.catch_warnings():

@@ -54,7 +54,7 @@ class Interpreter(NamedTuple):
     folder: Path | None = None
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command beside this Python in ``WORK``, which it sees under the same path."""
+        """Run a command in ``WORK`` on this Python's system, which has it under the same path."""
         place = ["env", "-C", str(WORK), *command]
         if self.folder is not None:
             return debian.run(self.folder, place, mounts={WORK: str(WORK)}, capture_output=True)
@@ -93,7 +93,7 @@ def candidates(version: str) -> Iterator[Interpreter]:
 def built() -> tuple[Path, Path]:
     """The wheel and the source distribution, the wheel made from the latter."""
     checkout = WORK / "checkout"
-    # What an earlier build has left in the checkout would go into this one.
+    # Files that an earlier build left in the checkout would go into this one.
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(*NOT_COPIED))
     subprocess.run([sys.executable, "-m", "build", "--outdir", WORK, checkout], check=True)
     (wheel,), (sources,) = WORK.glob("*.whl"), WORK.glob("*.tar.gz")

@@ -127,7 +127,7 @@ def test_a_transposed_convolution_is_backward_data_of_the_ordinary_one(problem, 
     )
 
 
-# What the definition implies
+# Implications of the definition
 
 
 @given(testing.conv_problems(ordinary), seeds, st.integers(1, 2))

@@ -37,7 +37,7 @@ class ScriptedMemory(HostMemory):
         self.pending = None
         self.name = "some GPU, driver 1"
 
-    # What the memory of the stand-in tells the library
+    # Control functions that `HostMemory` calls
 
     def standin_register(self, address, size):
         self.alive += 1

@@ -310,7 +310,7 @@ def test_small_deviations_do_not_add_up():
     assert set(choice.refused) == {"number 2"}
 
 
-# How long it takes
+# Time limits
 
 
 def test_no_candidate_is_begun_after_the_time_which_begins_behind_the_first():
@@ -380,7 +380,7 @@ def test_one_slow_call_does_not_decide():
     assert choice.times["standard"] == Times(1.0, 9.0)
 
 
-# From times to a choice
+# The choice by times
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_copies_hold_at_most_64_mib(monkeypatch, nbytes, staged):
     assert (choice.times["standard"].staged is not None) == staged
 
 
-# Where a result is looked for
+# Lookup of results
 
 
 @pytest.fixture
@@ -669,7 +669,7 @@ def test_a_file_that_names_another_choice_is_not_believed(folder):
     assert (found.direct, found.replayed) == ("standard", "standard")
 
 
-# What a file may decide: the order in which candidates are tried
+# A file may decide only the order in which candidates are tried
 
 
 def rewritten(folder, times, refused, **more):

@@ -127,7 +127,7 @@ SMALL, LARGER = (1, 2, 3), (4, 5, 6, 7, 8)
 def test_what_rounding_makes_of_a_small_network_is_valid(rounding, monkeypatch, dtype):
     problems = {seed: drawn(seed, dtype, SMALL) for seed in range(294, 336)}
     assert not [seed for seed, problem in problems.items() if raises(problem, seed)]
-    # By the tolerance alone some of them are wrong.
+    # Judged by the tolerance alone, some of them would be wrong.
     monkeypatch.setattr(comparison, "_DRAWS", 0)
     assert [seed for seed, problem in problems.items() if raises(problem, seed)]
 

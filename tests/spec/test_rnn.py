@@ -404,7 +404,7 @@ def test_a_spec_does_not_change():
         dataclasses.replace(spec, proj_size=9)
 
 
-# What was probably given instead
+# Hints at the array that was probably given instead
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def offsets(spec):
     return found
 
 
-# What cudnnGetRNNWeightParams of cuDNN 9.19 answered on an H200, in elements
+# Offsets from cudnnGetRNNWeightParams of cuDNN 9.19 on an H200, in elements
 
 
 def test_reported_offsets_of_a_projected_lstm():
@@ -140,7 +140,7 @@ def test_cudnn_layout_is_the_oracles(spec):
     assert layout.size == size
 
 
-# What miopenGetRNNLayerParamOffset and ...BiasOffset of MIOpen 3.4 answered, in elements
+# Offsets from miopenGetRNNLayerParamOffset and ...BiasOffset of MIOpen 3.4, in elements
 
 
 def test_reported_offsets_of_miopen():
@@ -287,7 +287,7 @@ def test_copies_are_equal(asked):
         assert made.find_blocks() == layout.find_blocks()
 
 
-# From one layout into another
+# Conversion between layouts
 
 
 @given(testing.specs(projection=False), layouts, layouts)

@@ -50,7 +50,7 @@ class _Reached:
             return False
         if frame.f_back is not None and frame.f_back.f_code.co_filename == weakref.__file__:
             return False
-        # Where a generator goes on, an exception would be raised in who called it.
+        # When a generator resumes, an exception would be raised in its caller.
         return event == "c_return" or not code.co_flags & inspect.CO_GENERATOR
 
 

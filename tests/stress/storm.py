@@ -51,7 +51,7 @@ class Storm:
         self.done = Counter()
         self.handler_draws = random.Random(seed)
 
-    # What a thread may do
+    # The operations of a thread
 
     def call(self, rng):
         name = rng.choice(self.names)
@@ -107,7 +107,7 @@ class Storm:
         getattr(self, what)(rng)
         return what
 
-    # Who does it
+    # The threads and handlers that run operations
 
     def work(self, rng, operations):
         for _ in operations:

@@ -83,8 +83,8 @@ class Interrupting:
 
         def call(*arguments):
             result = function(*arguments)
-            # Not what is called in finalizers. Nor where a variant pack is made: there may be one
-            # for each call, so that it does without what other descriptors go through.
+            # Calls in finalizers are not counted. Nor is the making of a variant pack: there may be
+            # one for each call, so that it omits the steps that other descriptors go through.
             if "Destroy" not in name and VARIANT_PACK not in arguments[:1]:
                 self.left -= 1
                 if self.left == 0:

@@ -146,7 +146,7 @@ def install(monkeypatch):
 
 
 def forget(library):
-    """Let go of what a library keeps for calls on arrays of users."""
+    """Release everything that a library keeps for calls on arrays of users."""
     dnnffi.clear_plans()
     external = library.without_cupy()
     for backend in (*rnn_backends.used(), *conv_backends.used()):

@@ -334,7 +334,7 @@ def test_a_sharded_batch_stays_sharded(mesh, mapped):
     assert "all-gather" not in compiled.lower(*arrays).compile().as_text()
 
 
-# Who computes
+# Implementations
 
 
 ERRORS = [

@@ -68,7 +68,7 @@ def test_a_pull_does_not_spoil_the_next(cudnn_host):
 @pytest.mark.parametrize("name", ["standin", "reference"])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_reserve_space_that_xla_gives_no_alias_is_copied(cudnn_host, monkeypatch, name, mapped):
-    # As on a GPU where XLA fuses a slice into the call: the alias is asked for and not given.
+    # On a GPU, XLA that fuses a slice into the call does not grant the requested alias.
     call = jax.ffi.ffi_call
 
     def without_aliases(*arguments, input_output_aliases=None):

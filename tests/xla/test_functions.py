@@ -184,7 +184,7 @@ def test_every_layer_has_a_mask_of_its_own():
 
 
 def test_layers_one_by_one_are_the_network():
-    # So little that nothing is dropped; of each field another value than its default.
+    # The dropout is so small that nothing is dropped; no field has its default value.
     spec = replace(SPEC, bias=False, proj_size=2, dtype="float64")
     problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=4, lengths=(2, 5, 1, 3))
     apart = network(problem, "reference", dropout=1e-12, key=jax.random.key(0))
@@ -231,7 +231,7 @@ def test_no_loop_adds_up_gradients_of_weights(mode, proj_size, platform, monkeyp
     one = network(dnnffi.RNNProblem.dense(spec, steps=5, batch=4), "scan")
     jaxpr = jax.make_jaxpr(jax.grad(one.loss, 2))(*one.arrays)
     forward, backward = [str(e.params["jaxpr"]) for e in equations(jaxpr.jaxpr) if is_scan(e)]
-    # On a CPU a step multiplies its x, too.
+    # On a CPU each step also multiplies its x.
     assert forward.count("dot_general") == 1 + bool(proj_size) + (platform == "cpu")
     assert backward.count("dot_general") == 1 + bool(proj_size)
 

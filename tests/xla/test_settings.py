@@ -133,7 +133,7 @@ def test_a_setting_changes_no_result(standins, implementation, setting):
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh"])
 def test_the_scan_of_each_platform_promotes_nothing(mode, platform, setting, monkeypatch):
-    # On devices the products of x of all steps are computed before the loop.
+    # On accelerators the products of x of all steps are computed before the loop.
     monkeypatch.setattr(functions, "platform_of", lambda operands: platform)
     spec = dnnffi.RNNSpec(
         mode=mode,

@@ -210,7 +210,7 @@ def test_lengths_of_a_sharded_batch_are_right(mesh):
 def test_the_reserve_space_fits_the_share_of_a_device_of_any_host(monkeypatch):
     if jax.device_count() < 2:
         pytest.skip("JAX was imported before it was told to have two devices")
-    # As in one of two processes with a device each. 504 bytes of x and 16 of a mark are 256 and
+    # Simulates one of two processes with a device each. 504 bytes of x and 16 of a mark are 256 and
     # more for a row of two, and 256 for one of four.
     monkeypatch.setattr(jax, "local_device_count", lambda: 1)
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -99,7 +99,7 @@ def steps(count):
 )  # fmt: skip
 def test_a_changed_exported_program_is_refused(name, target, change, words):
     pytest.importorskip("flatbuffers")  # JAX asks for it only here
-    # In a process of its own, which a handler that believes the text kills.
+    # A separate process, since a handler that trusts the text would crash it.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XLA_FLAGS": ""}
     done = subprocess.run(
         [sys.executable, "-c", EXPORTED, name, f"dnnffi_reference_{target}", *change],

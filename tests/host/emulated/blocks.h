@@ -1,5 +1,5 @@
-/* The words of CUDA that the kernels of convolutions use, in C++: stands in front of their source. Threads of a
-   block run in turns, each on a stack of its own, and change at a barrier. Blocks run one after the other, so
+/* The keywords of CUDA that the kernels of convolutions use, in C++; included before their source. Threads of
+   a block run in turns, each on a separate stack, and switch at a barrier. Blocks run one after another, so
    that shared memory is static. */
 #include <ucontext.h>
 
@@ -20,7 +20,7 @@ static const void *given;
 
 static void launch(const void *arguments);
 
-/* The others go on until they are here too. */
+/* Switch to the other threads until all have reached the barrier. */
 static void __syncthreads() { swapcontext(&of_thread[threadIdx.x], &block); }
 
 static void run_thread()

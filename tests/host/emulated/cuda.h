@@ -1,4 +1,4 @@
-/* The words of CUDA that kernels use, in C++: stands in front of their source. */
+/* The keywords of CUDA that kernels use, in C++; included before their source. */
 #include "arguments.h"
 #include "device.h"
 

@@ -1,7 +1,7 @@
-/* How do the threads of a cooperative launch run on one thread of the host? Each on a stack of its
-   own; a seeded choice says who goes on, and when what a thread wrote is seen.
+/* Run the threads of a cooperative launch on one thread of the host, each on a separate stack. A
+   seeded choice determines which thread runs next, and when a thread's stores become visible.
 
-   Threads change at barriers, at what a warp does together, and at accesses of words that blocks
+   Threads switch at barriers, at collective operations of a warp, and at accesses of words that blocks
    exchange. Such words are stored late and in any order, as relaxed stores are; asynchronous copies
    are done at any time before they are waited for. Some blocks and warps sleep for a while. */
 #define _GNU_SOURCE
@@ -66,8 +66,8 @@ static char *stacks;
 static int *ready, ready_count, count, per_block, current, store_count, ended, expected;
 static long idle, stacks_size;
 static uint64_t dice;
-static int lateness; /* one of so many changes of threads shows a store */
-static int period;   /* and so many are between two choices of who sleeps */
+static int lateness; /* average number of thread switches per store made visible */
+static int period;   /* average number of thread switches between two choices of sleepers */
 static jmp_buf host;
 static char problem[256];
 static void (*entry)(const void *);
@@ -241,7 +241,7 @@ int device_phase_ended(unsigned at, unsigned parity)
     return barrier->phase != parity;
 }
 
-/* All of so many threads from `first` on meet; `arrived` counts those that wait, in `state`. */
+/* Synchronize `count` threads from `first` on; `arrived` counts the waiting ones, which are in `state`. */
 static void meet(int *arrived, int first, int count, int state)
 {
     idle = 0;
@@ -320,7 +320,7 @@ static __attribute__((noinline)) void play(void)
     if (!_setjmp(host)) go_on();
 }
 
-/* Stores that nobody has seen yet, unless something failed: `show` may fail, too, and then jumps here. */
+/* Make the pending stores visible, unless something failed: `show` may fail, too, and then jumps here. */
 static __attribute__((noinline)) void show_the_rest(void)
 {
     if (*problem || _setjmp(host)) return;
@@ -373,7 +373,7 @@ const char *device_run(
     return problem;
 }
 
-/* The blocks of a kernel whose threads do not meet, one thread after the other. */
+/* Run the blocks of a kernel without barriers, one thread after another. */
 void device_each(
     void (*function)(const void *), const void *arguments, const int *grid, int threads_of_block)
 {

@@ -1,4 +1,4 @@
-/* What kernels call instead of the device. */
+/* The functions that kernels call in place of a device's instructions. */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -12,11 +12,11 @@ typedef void collective(void **arguments_of_lanes);
 
 void *device_shared(void);
 void device_barrier(void);
-void device_part_barrier(int threads); /* so many consecutive threads meet */
+void device_part_barrier(int threads); /* a barrier of `threads` consecutive threads */
 void device_warp(collective *what, void *argument);
 void device_load(void *value, const void *at);
 void device_store(void *at, const void *value);
-/* Of a cluster: a store into a block's memory, and its barriers, by their places there. */
+/* A store into the memory of a block of the cluster, and barriers, by their offsets in that memory. */
 void device_send(int block, unsigned at, const void *value, int bytes, unsigned barrier);
 void device_begin_barrier(unsigned at);
 void device_expect(unsigned at, int bytes);

@@ -5,7 +5,7 @@
 
 namespace dnnffi {
 
-/* What each lane gives to `mma`: a 16 x K, b K x 8, c 16 x 8, where K elements are 32 bytes. */
+/* A lane's operands of `mma`: a 16 x K, b K x 8, c 16 x 8, where K elements are 32 bytes. */
 struct Factors {
     float *sums;
     u32 a[4], b[2];

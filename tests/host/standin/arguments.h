@@ -12,20 +12,20 @@ struct region weights_region(
     const struct problem *problem, const char *name, const void *weights, size_t bytes,
     enum access access);
 
-/* Whether the sizes that the caller named are enough. */
+/* Check that the sizes that the caller named are enough. */
 struct named_sizes {
     size_t weights, workspace, reserve;
 };
 cudnnStatus_t check_sizes(
     const struct problem *problem, cudnnForwardMode_t mode, const struct named_sizes *sizes);
 
-/* Only the LSTM has cell states. */
+/* Check that cell states are given for the LSTM alone. */
 cudnnStatus_t check_cell_array(const struct problem *problem, const char *name, const void *array);
 
-/* Lengths in device memory: NULL, or those of the descriptors. */
+/* Check that lengths in device memory are NULL, or those of the descriptors. */
 cudnnStatus_t check_device_lengths(const struct problem *problem, const int32_t lengths[]);
 
-/* Whether backward was given what forward was. */
+/* Check that an array of a backward call has the contents that the forward call was given. */
 cudnnStatus_t check_same(const char *name, uint64_t given_now, uint64_t given_to_forward);
 
 #endif

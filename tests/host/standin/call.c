@@ -9,7 +9,7 @@
 enum { MESSAGE_SIZE = 512 };
 enum { DEFAULT_VERSION = 91900, DEFAULT_MAX_STEPS = 65535, DEFAULT_MAX_OPERATIONS = 4 };
 
-/* PLAIN functions return no status, and nobody can recover from a failed DESTROYS. */
+/* PLAIN functions return no status; a caller cannot recover from a failed DESTROYS. */
 enum sort { PLAIN, DESTROYS, RETURNS_STATUS };
 
 struct function {
@@ -90,7 +90,7 @@ static int steps_limit = DEFAULT_MAX_STEPS;
 static int operations_limit = DEFAULT_MAX_OPERATIONS;
 static bool threads_checked = true;
 
-/* As in cuDNN each thread has its own, and reading it clears it. */
+/* The last error of a thread; as in cuDNN, reading it clears it. */
 static _Thread_local char last_error[MESSAGE_SIZE];
 
 static struct function *find(const char *name)
@@ -108,7 +108,7 @@ static bool counted_as_failing(struct function *function)
     return function->calls == function->fail_at;
 }
 
-/* A forked child finds the lock free, and what it guards whole. */
+/* A forked child finds the lock free, and the data that it guards consistent. */
 static void begin_fork(void) { pthread_mutex_lock(&lock); }
 static void end_fork(void) { pthread_mutex_unlock(&lock); }
 __attribute__((constructor)) static void be_told_of_forks(void)

@@ -18,7 +18,7 @@ void call_end(struct call *call);
     struct call call __attribute__((cleanup(call_end))) = call_begin(__func__); \
     if (call.status != CUDNN_STATUS_SUCCESS) return call.status
 
-/* The same for functions that return no status. */
+/* BEGIN_CALL for functions that return no status. */
 #define BEGIN_PLAIN_CALL() \
     struct call call __attribute__((cleanup(call_end), unused)) = call_begin(__func__)
 

@@ -9,7 +9,7 @@ static double sigmoid(double a)
     return (a < 0 ? e : 1) / (1 + e);
 }
 
-/* The cell as it is read, and whether that is another number. */
+/* The cell as a step reads it, after clipping, and whether clipping changed it. */
 struct clipped {
     double c;
     bool is_other;

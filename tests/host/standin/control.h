@@ -1,4 +1,4 @@
-/* What tests ask of the stand-in and tell it. Plain prototypes, so that cffi reads the file too.
+/* The functions by which tests control and inspect the stand-in. Plain prototypes, which cffi reads too.
 
    A violation is an argument that breaks cuDNN's contract. A refusal is a request that is well
    formed but that cuDNN does not support. Both come back as a status, too. "*" as a function or a
@@ -19,8 +19,8 @@ uint64_t standin_refusals(void);
 const char *standin_last_violation(void);
 
 /* The nth call from now (1 is the next one) of a function returns the status and does nothing.
-   "*" counts the calls of every function that returns a status, but for the destroying ones: what
-   they fail to destroy, nobody can. nth 0 takes the failure back. Returns 0 or -1. */
+   "*" counts the calls of every function that returns a status, except the destroying ones: what
+   they fail to destroy, nothing else can. nth 0 cancels the failure. Returns 0 or -1. */
 int standin_fail(const char *function, uint64_t nth, int status);
 /* The function that last failed on request, "" if none did since the last reset. */
 const char *standin_failed(void);
@@ -33,7 +33,7 @@ uintptr_t standin_last_stream(void);
 uintptr_t standin_stream_of(const char *function);
 
 /* The dropout masks in a reserve space: [L-1, T, B, O*D] of 0 or 1/(1-p). Copies up to count of
-   them into masks and returns how many there are: 0 without dropout or before a forward. */
+   them into masks and returns how many there are: 0 without dropout or before a forward pass. */
 size_t standin_dropout_masks(const void *reserve, size_t bytes, double *masks, size_t count);
 
 /* Knobs. Version 91900 and 65535 steps are the defaults. A handle must stay with the thread that

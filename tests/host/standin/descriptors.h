@@ -1,4 +1,4 @@
-/* What handles and descriptors hold. */
+/* The structures of handles and descriptors. */
 #ifndef STANDIN_DESCRIPTORS_H
 #define STANDIN_DESCRIPTORS_H
 
@@ -69,10 +69,10 @@ struct cudnnRNNDataStruct {
     double padding; /* room for one number of any type */
 };
 
-/* A live handle of this thread. */
+/* Check that a handle is live and belongs to this thread. */
 cudnnStatus_t check_handle(cudnnHandle_t handle);
 
-/* Makes the descriptor that of a packed tensor of three dimensions. */
+/* Set the descriptor to that of a packed tensor of three dimensions. */
 void describe_tensor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rows, int columns);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "descriptors.h"
 
-/* Whether a descriptor can drop: it is live and set, and its states are still what was set up. */
+/* Check that a descriptor can drop: it is live and set, and its states are still those set up. */
 cudnnStatus_t check_dropout(cudnnDropoutDescriptor_t dropout);
 
 /* Fills a mask with 0 (probability p of the descriptor) or 1 / (1 - p). */

@@ -22,8 +22,8 @@ enum { NO = 0, YES = 1 };
 #define OWNED(kind) CUDNN_BACKEND_##kind##_DESCRIPTOR
 #define NAMED(name) CUDNN_ATTR_##name
 #define TYPED(type) CUDNN_TYPE_##type
-/* As cuDNN 9.19 was seen to do: what it does not give back is not readable here. Of the types that
-   it takes for a number, only the one that dnnffi passes is here. */
+/* Attributes that cuDNN 9.19 does not give back are not readable here. Of the types that it takes for
+   a number, only the one that dnnffi passes is here. */
 #define VALUE(owner, name, type, least, most, required, readable) \
     {OWNED(owner), NAMED(name), TYPED(type), least, most, required, YES, readable, 0}
 #define REFERENCE(owner, name, most, required, kind) \
@@ -305,7 +305,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t pointer)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* What an attribute is that was not set, where it has a default. */
+/* Find an attribute that was set, or its default if it has one. */
 static const struct attribute *with_default(
     const struct backend *desc, cudnnBackendAttributeName_t name)
 {
@@ -320,8 +320,8 @@ static cudnnStatus_t fill(
     int64_t *count, void *elements)
 {
     *count = count_when_read(desc, name);
-    /* Who asks for the number is told room for one more: what is given later is what counts. Of
-       knobs that are set there are none then (seen on 9.19). */
+    /* A query of the number gets one more than there are: the count of a later read is what counts.
+       A query of the number of knobs that are set gets 0 (seen on 9.19). */
     if (requested == 0) *count += name == CUDNN_ATTR_ENGINEHEUR_RESULTS;
     if (requested == 0 && name == CUDNN_ATTR_ENGINECFG_KNOB_CHOICES) *count = 0;
     for (int64_t i = 0; i < requested && i < *count; i++) {

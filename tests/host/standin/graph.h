@@ -1,4 +1,4 @@
-/* Backend descriptors: what they hold, and what runs on them. */
+/* Backend descriptors: their attributes, and the functions on them. */
 #ifndef STANDIN_GRAPH_H
 #define STANDIN_GRAPH_H
 
@@ -20,10 +20,10 @@ struct backend {
     struct attribute attributes[MAX_ATTRIBUTES];
 };
 
-/* A live descriptor of the type that was finalized. */
+/* Check that a descriptor is live, of the type, and finalized. */
 cudnnStatus_t check_finalized(const void *pointer, cudnnBackendDescriptorType_t type);
 
-/* Attributes, set by the caller or not. What is absent is NULL, 0 or the last argument. */
+/* Attributes, set by the caller or not. An absent one reads as NULL, 0 or the last argument. */
 const struct attribute *find_attribute(
     const struct backend *desc, cudnnBackendAttributeName_t name);
 cudnnStatus_t put_attribute(
@@ -37,9 +37,9 @@ int64_t count_of(const struct backend *desc, cudnnBackendAttributeName_t name);
 struct backend *descriptor_of(
     const struct backend *desc, cudnnBackendAttributeName_t name, int64_t index);
 
-/* Whether the attributes fit together; called once by cudnnBackendFinalize. */
+/* Check that the attributes fit together; called once by cudnnBackendFinalize. */
 cudnnStatus_t check_operands(const struct backend *desc);
-/* Fills in what the library says of graphs, engines, configurations, plans. */
+/* Fill in the library's own attributes of graphs, engines, configurations and plans. */
 cudnnStatus_t complete_engine_objects(struct backend *desc);
 /* Descriptors that the library fills when they are read: how many, and the filling of one. */
 bool is_filled_when_read(const struct backend *desc, cudnnBackendAttributeName_t name);
@@ -50,14 +50,14 @@ cudnnStatus_t fill_when_read(
 
 bool is_virtual(const struct backend *tensor);
 
-/* The attributes in which an operation has its tensors, the one that it writes first. */
+/* The attributes that hold an operation's tensors, the written one first. */
 struct operands {
     int count;
     cudnnBackendAttributeName_t names[3];
 };
 struct operands operands_of(const struct backend *operation);
 
-/* The three convolutions: the result, of double in the order of dimensions, from the other two. */
+/* Compute one of the three convolutions from its operands; doubles in the order of dimensions. */
 void convolve(
     const struct backend *operation, const double *first, const double *second, double *result);
 

@@ -61,7 +61,7 @@ static struct movement movement_of(const struct backend *convolution)
     return m;
 }
 
-/* Where the filter at tap lies in x for an output; false in the padding. */
+/* Compute the position in x of a tap of the filter for an output; false in the padding. */
 static bool meets(
     const struct movement *m, const struct shape *x, const struct shape *w,
     const int64_t output[SPATIAL], const int64_t tap[SPATIAL], int64_t input[SPATIAL])
@@ -74,7 +74,7 @@ static bool meets(
     return true;
 }
 
-/* The operands in the order x, w, y, and where they are among the operation's own. */
+/* The indices of x, w and y among the operands of an operation. */
 struct role {
     cudnnBackendAttributeName_t convolution;
     int x, w, y;

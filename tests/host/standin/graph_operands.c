@@ -1,4 +1,4 @@
-/* What a descriptor's attributes must be together: shapes, counts, types. */
+/* Checks of a descriptor's attributes together: shapes, counts, types. */
 #include "graph.h"
 #include "numbers.h"
 
@@ -94,7 +94,7 @@ static int64_t span_of(const struct backend *tensor, int64_t *elements)
     return span;
 }
 
-/* As cuDNN 9.19: images may have gaps, filters not. */
+/* As in cuDNN 9.19, images may have gaps, filters not. */
 static cudnnStatus_t check_strides(
     const struct backend *x, const struct backend *w, const struct backend *y)
 {
@@ -168,7 +168,7 @@ static cudnnStatus_t check_scales(
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* As check_convolved, with the scales. */
+/* check_convolved, and a check of the scales. */
 #define CHECK_CONVOLUTION(prefix, x, w, y) \
     do { \
         const struct backend *how = \

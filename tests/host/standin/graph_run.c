@@ -32,7 +32,7 @@ static size_t size_of(const struct backend *tensor)
     return (size_t)size;
 }
 
-/* Where the element of a number lies: its place in memory, in elements. */
+/* Return the offset in memory, in elements, of the element with a number. */
 static size_t offset_of(const struct backend *tensor, size_t number)
 {
     int64_t offset = 0;

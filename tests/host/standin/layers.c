@@ -21,7 +21,7 @@ struct weights take_weights(const struct problem *p, struct pool *pool)
     };
 }
 
-/* The arrays of a pseudo-layer: where in the weight space, where in double, how many numbers. */
+/* An array of a pseudo-layer: its offset in the weight space, its copy in double, its size. */
 struct part {
     size_t place;
     double *numbers;

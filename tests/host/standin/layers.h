@@ -1,4 +1,4 @@
-/* What the three calls share: the arrays of a pseudo-layer, a layer's input, small products. */
+/* The parts that the three calls share: arrays of a pseudo-layer, a layer's input, small products. */
 #ifndef STANDIN_LAYERS_H
 #define STANDIN_LAYERS_H
 
@@ -19,7 +19,7 @@ void load_weights(
 void add_weights(
     const struct problem *problem, size_t pseudo_layer, struct weights gradients, void *space);
 
-/* Takes room for the input of any layer, or its gradient: [T, B, I or O*D]. */
+/* Take memory for the input of any layer, or its gradient: [T, B, I or O*D]. */
 double *take_sequences(const struct problem *problem, struct pool *pool);
 
 /* The input of a layer: x, or what the layer before kept, as far as it is not dropped. Only rows

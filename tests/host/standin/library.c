@@ -1,7 +1,7 @@
 /* Versions, names of statuses, handles. */
 #include "descriptors.h"
 
-/* What cuDNN 9.19 for CUDA 13 says. */
+/* Versions that cuDNN 9.19 for CUDA 13 reports. */
 enum { CUDART_VERSION_OF_9_19 = 13010, MAX_DEVICE_OF_9_19 = 1210 };
 
 size_t cudnnGetCudartVersion(void)

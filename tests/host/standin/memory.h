@@ -17,8 +17,8 @@ struct region {
     enum presence presence;
 };
 
-/* Whether each region is there (or optional and NULL), aligned, and inside one registered
-   allocation, and no region that is written overlaps another. */
+/* Check that each region is given (or optional and NULL), aligned, and inside one registered
+   allocation, and that no region that is written overlaps another. */
 cudnnStatus_t check_regions(const struct region *regions, size_t count);
 
 #endif

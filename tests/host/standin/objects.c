@@ -11,8 +11,8 @@ static const char *const kind_names[KINDS] = {
 static struct object **live;
 static size_t live_count, live_capacity;
 
-/* Memory of destroyed objects is given back late, so that their addresses do not come back as new
-   objects and make a use after destroy look right. */
+/* Memory of destroyed objects is freed late, so that their addresses are not reused by new objects,
+   which would make a use after destroy look right. */
 enum { DEAD = 4096 };
 static struct object *dead[DEAD];
 static size_t dead_next;

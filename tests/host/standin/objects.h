@@ -15,10 +15,10 @@ struct object {
 /* A zeroed object of the given size at *out; out must not be NULL. */
 cudnnStatus_t object_create(enum kind kind, size_t bytes, void **out);
 
-/* Whether the pointer is a live object of the kind. It is not read before that is known. */
+/* Check that the pointer is a live object of the kind. It is not read before that is known. */
 cudnnStatus_t object_check(const void *pointer, enum kind kind);
 
-/* As object_check, and it was set. */
+/* Check that the pointer is a live object of the kind that was set. */
 cudnnStatus_t object_check_set(const void *pointer, enum kind kind);
 
 /* Takes a live object out of the table. What it owns is the caller's to free. */

@@ -28,7 +28,7 @@ cudnnStatus_t make_network(cudnnRNNDescriptor_t rnn, struct problem *problem);
 cudnnStatus_t make_problem(
     cudnnRNNDescriptor_t rnn, cudnnRNNDataDescriptor_t x, struct problem *problem);
 
-/* Whether the other descriptors of a call agree with the problem. */
+/* Check that the other descriptors of a call agree with the problem. */
 cudnnStatus_t check_y(const struct problem *problem, cudnnRNNDataDescriptor_t y);
 cudnnStatus_t check_h(const struct problem *problem, cudnnTensorDescriptor_t h);
 cudnnStatus_t check_c(const struct problem *problem, cudnnTensorDescriptor_t c);
@@ -36,18 +36,18 @@ cudnnStatus_t check_c(const struct problem *problem, cudnnTensorDescriptor_t c);
 size_t layer_input_size(const struct problem *problem, size_t layer);
 bool is_reversed(const struct problem *problem, size_t pseudo_layer);
 
-/* Whether a row is still running at a step. */
+/* Return whether a row is still running at a step. */
 bool is_running(const struct problem *problem, size_t step, size_t row);
 
-/* Which of the vectors in memory that of a step and a row is. A packed one must be running. */
+/* Return the index in memory of the vector of a step and a row. A packed one must be running. */
 size_t vector_index(const struct problem *problem, size_t step, size_t row);
 
-/* Elements of hx and of cx. */
+/* The number of elements of hx, and of cx. */
 size_t h_count(const struct problem *problem);
 size_t c_count(const struct problem *problem);
 
-/* Where the arrays of a pseudo-layer lie in the weight space, in elements: w_ih [G*H, input],
-   w_hh [G*H, O], w_hr [P, H], b_ih and b_hh [G*H]. What the network lacks has no elements. */
+/* The offsets of a pseudo-layer's arrays in the weight space, in elements: w_ih [G*H, input],
+   w_hh [G*H, O], w_hr [P, H], b_ih and b_hh [G*H]. An array that the network lacks is empty. */
 struct placement {
     size_t input;
     size_t w_ih, w_hh, w_hr, b_ih, b_hh;

@@ -31,7 +31,7 @@ cudnnStatus_t cudnnGetRNNWeightSpaceSize(
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* A gate's matrix and bias, in elements; 0 rows where there is none. */
+/* Offsets and sizes of a gate's matrix and bias, in elements; 0 rows for a missing one. */
 struct linear_layer {
     size_t matrix, rows, columns;
     size_t bias, bias_rows;

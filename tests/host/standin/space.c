@@ -93,7 +93,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Enough for what each of the three calls takes from its pool. */
+/* The number of doubles that suffices for the pool of each of the three calls. */
 static size_t scratch_count(const struct problem *p)
 {
     size_t widest = larger(p->input, p->width), gates = p->gates * p->hidden;

@@ -1,12 +1,12 @@
-/* Workspace and reserve space: their sizes, and what lies in them. Both hold doubles. */
+/* Workspace and reserve space: their sizes and contents. Both hold doubles. */
 #ifndef STANDIN_SPACE_H
 #define STANDIN_SPACE_H
 
 #include "memory.h"
 #include "problem.h"
 
-/* What forward keeps of one step of one row in one pseudo-layer; vectors of H numbers if not said
-   otherwise. Parts that the network does not need are NULL. */
+/* The values that the forward pass keeps of one step of one row in one pseudo-layer; vectors of H
+   numbers unless stated otherwise. Parts that the network does not need are NULL. */
 struct slot {
     double *gates;       /* LSTM i f g o; GRU r z n and gh of n; else h. Later their gradients */
     double *h_before;    /* [O] the state that the step read */
@@ -19,7 +19,8 @@ struct slot {
                             projection: the gradient of its weights needs it */
 };
 
-/* What forward keeps: in the reserve space for training, in the workspace for inference. */
+/* The values that the forward pass keeps: in the reserve space for training, in the workspace for
+   inference. */
 struct kept {
     double *slots;
     double *masks; /* [L-1, T, B, O*D], NULL where nothing is dropped */
@@ -38,7 +39,7 @@ size_t masks_count(const struct problem *problem);
 size_t workspace_bytes(const struct problem *problem, cudnnForwardMode_t mode);
 size_t reserve_bytes(const struct problem *problem);
 
-/* The regions of the two in a call, with the sizes that the caller named. */
+/* The regions of workspace and reserve space in a call, with the sizes that the caller named. */
 struct region workspace_region(void *workspace, size_t bytes);
 struct region reserve_region(void *reserve, size_t bytes);
 enum { SPACE_ALIGNMENT = 16 };
@@ -49,17 +50,17 @@ struct pool {
     double *end;
 };
 
-/* Fills the workspace with NaN: nothing outlives a call there, nothing is zero. */
+/* Fill the workspace with NaN, since no call may rely on its contents or on zeros. */
 struct pool open_workspace(void *workspace, size_t bytes);
 double *take(struct pool *pool, size_t count);
 
 struct kept kept_in_workspace(const struct problem *problem, struct pool *pool);
 struct kept kept_in_reserve(const struct problem *problem, void *reserve);
 
-/* How far a reserve space has come. */
+/* The last call that completed on a reserve space. */
 enum phase { FORWARD_DONE = 1, DATA_DONE, WEIGHTS_DONE };
 
-/* Fingerprints of what a forward was given and gave, and backward must be given again. */
+/* Fingerprints of arrays of a forward call, which the backward calls must be given again. */
 struct given {
     uint64_t x, hx, cx, y, weights;
 };
@@ -74,8 +75,8 @@ uint64_t fingerprint_of(const struct problem *problem, const void *numbers, size
 void seal_reserve(
     const struct problem *problem, void *reserve, enum phase phase, const struct given *given);
 
-/* Whether a reserve space is that of a training forward of this problem, has come to the phase,
-   and was not touched since. What forward was given is put into *given. */
+/* Check that a reserve space is that of a training forward pass of this problem, has reached the
+   phase, and was not changed since. Store the fingerprints of the forward call in *given. */
 cudnnStatus_t check_reserve(
     const struct problem *problem, const void *reserve, enum phase phase, struct given *given);
 

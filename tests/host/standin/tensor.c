@@ -61,7 +61,7 @@ static void set_tensor(
 void describe_tensor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int rows, int columns)
 {
     if (rows == 0) {
-        /* As cuDNN says that there is none: no dimensions. */
+        /* cuDNN describes a missing matrix or bias by no dimensions. */
         tensor->object.is_set = true;
         tensor->rank = 0;
         return;
