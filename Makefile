@@ -56,7 +56,7 @@ help: ## Show the targets
 demo: $(demo) ## Train a character-level LSTM on the best backend present
 	$(run) -m dnnffi demo
 
-info: $(demo) ## Show which libraries and devices are found, and what is missing
+info: $(demo) ## Show which libraries and devices are found, and which are missing
 	$(run) -m dnnffi info
 
 test: $(dev) ## Run the tests that need no GPU

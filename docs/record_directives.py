@@ -13,7 +13,7 @@ dnnffi's own kernels, ``stream-aims``, ``stream-bench`` and ``stream-figure`` th
 changing length, ``caller-aims`` and ``caller-bench`` what a call costs through each entry,
 ``jax-bench``, ``jax-devices`` and ``jax-handler`` the times of JAX programs, ``jax-conv`` XLA's
 convolutions compared with dnnffi's, ``voice-activity`` the times of an example compared with
-onnxruntime. Where there is no record they say so. ``rnn-table``, ``conv-table`` and
+onnxruntime. Without a record they say so. ``rnn-table``, ``conv-table`` and
 ``wrong-engines`` show data of the code, ``loss-figure`` the losses that the code of its page
 computes, ``diagram`` an SVG of the repository.
 """

@@ -37,7 +37,7 @@ def on_signal():
 
 
 def train(state, spec=SPEC):
-    """y of one training forward."""
+    """y of one forward pass in training."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal(spec.x_shape(STEPS, BATCH))
     flat = rng.uniform(-0.5, 0.5, dnnffi.weight_layout(spec, "torch").size)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from prose import NO_FIRST_WORD, NOT_WRITTEN
 
 from dnnffi.cli import main
 
@@ -31,29 +32,6 @@ CLASSES = {
     "dnnffi.backends.vendor.handle": ("Handle",),
 }
 """Classes that the reference documents, but the package does not export."""
-
-NOUNS = (
-    "algorithm|and|bias|call|data|direction|executor|function|graph|kernel|launch|layer|method|"
-    "or|pass|phase|plan|recurrence|step|time|weights|workspace"
-)
-NOT_WRITTEN = {
-    "a forward or backward pass has the noun": re.compile(
-        r"\b(a|an|another|each|every|its|no|of|one|that|the|this|training) (forward|backward)s?\b"
-        rf"(?!,? ({NOUNS}))",
-        re.IGNORECASE,
-    ),
-    "no idiom": re.compile(
-        r"\b(in vain|lets? go of|goes? back over|gone back over|has them apart|said once|"
-        r"as long as they are|where there is (one|none|no)|that is there|is there already)\b",
-        re.IGNORECASE,
-    ),
-    "a pronoun has a noun": re.compile(
-        r"\b(such a one|such ones|so many|so often|what is there|what is missing|of ours|"
-        r"of our own|each by itself|than that of)\b",
-        re.IGNORECASE,
-    ),
-}
-NO_FIRST_WORD = re.compile(r"(Of|What|How|Where|Which|Who|When|Why|Those|These|That|Than)\b")
 
 
 def found(text):

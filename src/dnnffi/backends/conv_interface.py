@@ -34,7 +34,7 @@ class ConvAddresses(NamedTuple):
 
 
 def addresses_of(arrays: Iterable[Array | None]) -> tuple[int, int, int, int]:
-    """Where the arguments of an operation are: the first four of its `ConvAddresses`."""
+    """Addresses of the arguments of an operation: the first four of its `ConvAddresses`."""
     found = [0 if array is None else array.data.ptr for array in arrays]
     first, second, bias, residual = (*found, 0, 0)[:4]
     return first, second, bias, residual
@@ -48,17 +48,17 @@ class ConvExecutor(Protocol):
     """
 
     workspace_bytes: int
-    """Of the workspace, whose contents do not outlive a call."""
+    """Bytes of the workspace, whose contents do not outlive a call."""
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
         """Fill the result, with everything that the problem adds to it."""
 
     def close(self) -> None:
-        """Let go of everything native."""
+        """Release everything native."""
 
 
 class ConvResources(Protocol):
-    """What plans need of the resources of a backend."""
+    """The resources of a backend that plans need."""
 
     library: Any
     memory: MemoryWithGraphs
@@ -96,7 +96,7 @@ class ConvProblemPlan:
         raise NotImplementedError
 
     def report(self) -> str:
-        """What runs, and why, in plain words."""
+        """Return which algorithm runs, and why, in plain words."""
         return f"{self.problem}\n{type(self).__name__}"
 
     def again(self, arrays: tuple[Any, ...], out: Any) -> bool:
@@ -117,12 +117,12 @@ class ConvProblemPlan:
         return False
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         self.closed = True
 
 
 class ConvSource:
-    """Who makes the plans of a backend with a library, and keeps what they share."""
+    """The maker of the plans of a backend with a library; it keeps what they share."""
 
     takes_strided = False
     """Whether arrays without CuPy may have strides; without it they must be contiguous."""

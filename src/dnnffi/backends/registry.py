@@ -20,7 +20,7 @@ _BY_KIND = {backend.kind: backend for backend in BACKENDS.values() if not backen
 
 
 def named(name: object) -> Backend:
-    """The backend called ``name``; an error that names all where there is none."""
+    """The backend called ``name``; an error that names all if there is no such backend."""
     return BACKENDS[check_choice("backend", name, BACKENDS, or_none=True)]
 
 

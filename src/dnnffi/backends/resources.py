@@ -73,7 +73,7 @@ class Resources:
         return library is self.library
 
     def clear(self) -> None:
-        """Let go of the workspaces."""
+        """Release the workspaces."""
         self.workspaces.clear()
 
 
@@ -99,7 +99,7 @@ def resources_of(backend: Backend, *, external: bool = False) -> Resources:
 
 
 def used_resources() -> list[Resources]:
-    """Those that are in use, oldest first."""
+    """Return the resources that are in use, oldest first."""
     return [resources for resources in _kept.values() if resources.in_use]
 
 
@@ -108,7 +108,7 @@ D = TypeVar("D")
 
 
 class Backends(Generic[R, D]):
-    """What a family of operations has for each backend: for the reference, and for a library.
+    """The objects of a family of operations for each backend: for the reference, and for a library.
 
     ``make`` makes that of a library on one kind of arrays, at its first use. ``host`` makes
     that of a further backend whose arrays are on the host.
@@ -140,7 +140,7 @@ class Backends(Generic[R, D]):
         return self._on(named(name), external=True)
 
     def for_call(self, name: object, x: Array) -> R | D:
-        """That of a call: of the backend that is named, or the one that the array asks for."""
+        """Return the object for a call: of the named backend, or of the array's backend."""
         record = backend_of(name, x)
         try:
             return self._of(record)
@@ -174,7 +174,7 @@ class Backends(Generic[R, D]):
         return self._on(record, external=True), record.kind, array
 
     def used(self) -> tuple[R | D, ...]:
-        """Those of arrays on the host, and of libraries that are in use, oldest first."""
+        """Return the objects of the host, then of the libraries in use, oldest first."""
         return (
             self._reference,
             *self._hosted.values(),

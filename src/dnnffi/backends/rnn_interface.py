@@ -133,11 +133,11 @@ class PreparedNetwork(Protocol):
 
 
 class CandidateSource(Protocol):
-    """Who offers ways to run a problem: a vendor's library, or kernels of our own."""
+    """A source of ways to run a problem: a vendor's library, or dnnffi's own kernels."""
 
     name: str
     version: str
-    """What times that were measured are valid for, with the device and the problem."""
+    """The versions for which measured times are valid, with the device and the problem."""
 
     costly: frozenset[str]
     """The algorithms whose executors take seconds to make."""
@@ -155,7 +155,7 @@ class CandidateSource(Protocol):
         """Begin what takes long about making its executors. The result waits for its end."""
 
     def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
-        """Why an algorithm need not be measured, by the times of the source's others; or empty."""
+        """Return why an algorithm is not measured, by times of the source's others; or empty."""
 
     def network(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch
@@ -193,7 +193,7 @@ class PackedNetwork(Protocol):
 
     spec: RNNSpec
     device: Any
-    """Where: as text, with a ``version_text`` and ``unsupported`` for what it does not have."""
+    """The adapter, which has a text, a ``version_text`` and the error ``unsupported``."""
 
     def arrays(self) -> list[NDArray]:
         """The arrays that were packed, in PyTorch's order."""

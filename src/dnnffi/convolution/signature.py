@@ -47,7 +47,7 @@ def sign(
         signature.append(array.shape)
         signature.append(array.strides)
         addresses.append(address)
-    if len(addresses) == 2:  # of a backward
+    if len(addresses) == 2:  # of a backward pass
         addresses += (0, 0)
     return tuple(signature), addresses
 

@@ -137,7 +137,7 @@ def _on_device(name: str, value: Any, function: str) -> AnyArray:
 
 
 def kind(array: AnyArray) -> str | None:
-    """Where an array lives: "host", "cuda" or "rocm"; None on a device that it does not name."""
+    """Return the platform of an array, "host", "cuda" or "rocm"; None on an unnamed device."""
     found = _kind_of_class(array.__class__)
     return array.kind if found is None else found
 

@@ -31,5 +31,5 @@ def dtype_object(name: str) -> np.dtype[Any]:
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What the reference computes in: float32 for the two types of 16 bits, else the dtype."""
+    """Return the reference's type of arithmetic: float32 for types of 16 bits, else the dtype."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype

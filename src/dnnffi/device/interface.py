@@ -52,7 +52,7 @@ NDArray = np.ndarray[Any, Any]
 
 
 class Placement(Protocol):
-    """Where an array is."""
+    """The place of an array."""
 
     @property
     def ptr(self) -> int:
@@ -68,7 +68,7 @@ class Array(Protocol):
 
     @property
     def data(self) -> Placement:
-        """Where it is."""
+        """Address and device."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,15 +84,15 @@ class Array(Protocol):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """Number of dimensions."""
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """Number of elements."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes they take."""
+        """Bytes of all elements."""
 
     @property
     def _c_contiguous(self) -> bool:
@@ -148,7 +148,7 @@ class Memory(Protocol):
     def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
     ) -> Callable[[], tuple[Array, Array]]:
-        """What makes two new arrays of these shapes, cheaper than one by one."""
+        """Return a function that makes two new arrays of these shapes, faster than one by one."""
 
     def clear(self, address: int, nbytes: int, stream: Stream) -> None:
         """Fill device memory with zeros, in the order of ``stream``."""
@@ -172,7 +172,7 @@ class Memory(Protocol):
         """
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
 
     def use(self, device: int) -> AbstractContextManager[Any]:
         """A context in which ``device`` is the current device."""
@@ -240,7 +240,7 @@ class MemoryWithGraphs(Memory, Protocol):
         """Shared memory that a block may have on ``device``, where a kernel asks for it."""
 
     def l2_bytes(self, device: int) -> int:
-        """What the L2 cache of ``device`` has room for."""
+        """Return the size of the L2 cache of ``device``."""
 
     def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
         """Blocks of a kernel for which the current device has room at the same time."""
@@ -255,7 +255,7 @@ class MemoryWithGraphs(Memory, Protocol):
         """Whether the work before ``event`` is done, without waiting."""
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
-        """What ``record(stream)`` enqueues on a stream of its own, as a graph; nothing of it runs.
+        """Return what ``record(stream)`` enqueues on a new stream, as a graph; nothing runs.
 
         That stream is the current one meanwhile.
         """
@@ -281,7 +281,7 @@ class MemoryWithGraphs(Memory, Protocol):
 
 
 class Kernel(Protocol):
-    """A compiled function of ours."""
+    """A compiled kernel."""
 
     def __call__(
         self,
@@ -303,7 +303,7 @@ class Graph(Protocol):
     """Device memory that it holds, as far as it could be seen."""
 
     launches: int
-    """How often it was launched; less where old launches no longer count."""
+    """Number of launches; fewer if old launches no longer count."""
 
     executor: Any
     """Whose calls were captured; kept alive, since they may need its kernels."""
@@ -316,7 +316,7 @@ class Graph(Protocol):
 
 
 class Architecture(NamedTuple):
-    """What the rule for the algorithm asks of a GPU."""
+    """The properties of a GPU that the rule for the algorithm needs."""
 
     major: int
     minor: int

@@ -74,7 +74,7 @@ def _overlaps_itself(array: AnyArray, nbytes: int) -> bool:
 
 
 def spans_of(names: Iterable[str], arrays: Iterable[AnyArray | None]) -> list[Span]:
-    """Those of arrays, without the ones that are None. There may be fewer arrays than names."""
+    """Return the spans of arrays that are not None. There may be fewer arrays than names."""
     pairs = zip(names, arrays, strict=False)
     return [span_of(name, array) for name, array in pairs if array is not None]
 

@@ -91,5 +91,5 @@ class Living(Generic[T]):
         self._known.add(ref(one, self._known.discard))
 
     def snapshot(self) -> list[T]:
-        """Those that live now, in no order."""
+        """Return the objects that are alive, in no order."""
         return [one for known in list(self._known) if (one := known()) is not None]

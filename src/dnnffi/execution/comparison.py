@@ -73,7 +73,7 @@ def compare(
 
 
 def _drawn_deviation(drawn: Any, found: Any, expected: Any) -> float:
-    """That of a result with rounding errors, as if it were one found."""
+    """Return the deviation of a result with rounding errors, rounded to the dtype of ``found``."""
     rounded = np.asarray(drawn).astype(found.dtype)  # infinite beyond the dtype's range
     return relative_deviation(rounded, to_host(expected))
 

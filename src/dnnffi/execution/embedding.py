@@ -14,7 +14,7 @@ from dnnffi.device.external.use import Allocator, TrustedAllocator
 from dnnffi.spec.options import EMBEDDING
 
 Embedding = tuple[Allocator | TrustedAllocator, int | Callable[[], int]]
-"""What the results of a call are made with, and the stream that it runs on: for `using`."""
+"""The allocator of a call's results, and the stream that it runs on: for `using`."""
 
 
 def take_embedding(options: dict[str, Any]) -> Embedding:

@@ -25,7 +25,7 @@ def guard(plan: Guarded) -> None:
 
 
 def refuse_after_fork() -> Any:
-    """What a forked process gets instead of the current device, or of a handle."""
+    """Raise the error that a forked process gets instead of the current device, or of a handle."""
     raise DnnffiError(
         "this process was forked after dnnffi had used the GPU, and the driver does not work in "
         "it; start processes with the spawn or forkserver method of multiprocessing"

@@ -45,7 +45,7 @@ register_at_fork(after_in_child=_free_in_child)
 
 
 class Turn:
-    """What one caller at a time may do, and the others do not wait for."""
+    """An action that one caller at a time may do, and that others do not wait for."""
 
     def __init__(self) -> None:
         self._lock = new_lock()

@@ -26,9 +26,9 @@ _PARTS, _PART = 32, 2**14  # of a long array, those that are compared; elements 
 HostArrays = list[np.ndarray[Any, Any]]
 
 FAILURES = (LibraryNotFoundError, MemoryError, RuntimeError)
-"""What a candidate may fail with: refused, too large for the memory left, failed on the device.
+"""Errors of a candidate that is left out: refused, too large for memory, failed on the device.
 
-`CaptureError` is not among them: it is of who was called in the middle of this.
+`CaptureError` is not among them: it is raised when a callback calls dnnffi during a measurement.
 """
 
 
@@ -86,7 +86,7 @@ class Filler:
 
 @np.errstate(all="ignore")
 def disagreement(found: HostArrays, expected: HostArrays, allowed: float, whose: str) -> str:
-    """Why results are not those expected, which are ``whose``, or an empty string."""
+    """Return why results are not those expected, which are ``whose``, or an empty string."""
     worst = 0.0
     for one, other in zip(found, expected, strict=True):
         scale = float(np.linalg.norm(other)) or 1.0

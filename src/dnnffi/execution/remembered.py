@@ -13,7 +13,7 @@ MOST_REMEMBERED = 16
 
 
 class Remembered(Generic[T]):
-    """What was found out about sets of arrays, for as long as all of them live.
+    """Findings about sets of arrays, for as long as all of them live.
 
     Callers use the same buffers many times, and checking them takes longer than a C call. A set is
     known by the identities of its arrays, ``tuple(map(id, arrays))``. They are referred to weakly,
@@ -26,7 +26,7 @@ class Remembered(Generic[T]):
         self._kept: dict[tuple[int, ...], list[ref[Any]]] = {}
         # The dictionary's own, because it is on the path of every call.
         self.find: Callable[[tuple[int, ...]], T | None] = self._found.get
-        """What was found out about arrays with these identities, or None."""
+        """Return the finding about arrays with these identities, or None."""
 
     def add(self, identities: tuple[int, ...], arrays: tuple[Any, ...], found: T) -> T:
         """Remember ``found`` of ``arrays``, of which some may be None."""

@@ -173,12 +173,12 @@ class Replays:
             self.graph_memory.remove(self, addresses)
 
     def drop(self, addresses: Addresses) -> None:
-        """Let go of one graph."""
+        """Release one graph."""
         self.graphs.pop(addresses, None)
         self.graph_memory.remove(self, addresses)
 
     def clear(self) -> None:
-        """Let go of all graphs."""
+        """Release all graphs."""
         self._seen.clear()
         for addresses in list(self.graphs):
             self.drop(addresses)

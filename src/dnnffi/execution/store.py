@@ -23,7 +23,7 @@ from dnnffi.errors import PerformanceWarning
 from dnnffi.ownership import check_cache_folder, check_trusted, make_private_folder
 
 MOST_BYTES = 4 * 2**20
-"""A larger file is none of ours: hundreds of candidates with their reasons are a tenth of it."""
+"""A larger file is not the store's: hundreds of candidates with their reasons are a tenth of it."""
 
 
 def checked_time(value: object) -> float:
@@ -51,7 +51,7 @@ class Store:
         self._warned = False
 
     def read(self, key: Mapping[str, Any]) -> Any:
-        """The value kept for ``key``, or None. A file that is none of ours is left alone."""
+        """The value kept for ``key``, or None. A file of another kind is left alone."""
         path = self._path(key)
         if path is None:
             return None

@@ -57,7 +57,7 @@ class Workspaces:
                 keep_newest(self.buffers, _MOST_STREAMS)
 
     def clear(self) -> None:
-        """Let go of all buffers."""
+        """Release all buffers."""
         self.buffers.clear()
 
     @property

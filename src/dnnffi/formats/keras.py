@@ -238,7 +238,7 @@ def _cudnn_cell(
 
 
 def write(spec: RNNSpec, arrays: Sequence[AnyArray]) -> list[Any]:
-    """What ``set_weights`` of the layer takes; of more than one, a list of such lists."""
+    """Return the list that ``set_weights`` of a layer takes; for several layers a list of these."""
     refuse_projection(spec, "Keras")
     order = order_from(ORDER[spec.mode], spec.mode)
     layers: list[list[AnyArray]] = []

@@ -116,7 +116,7 @@ def modes_with(rows: int, hidden: int) -> list[Mode]:
 
 
 def of_other_mode(rows: int, hidden: int) -> str:
-    """What an error adds about an array of so many rows: of which modes it is; empty of none."""
+    """Return words for an error: the modes that have arrays of ``rows``; empty if none has."""
     modes = modes_with(rows, hidden)
     return f"; it is that of mode {' or '.join(map(repr, modes))}" if modes else ""
 
@@ -150,7 +150,7 @@ def reordered(array: AnyArray, order: Sequence[int], axis: int = 0) -> AnyArray:
 
 
 def order_of(gates: str, mode: Mode) -> list[int]:
-    """Where a format that has ``gates`` one after the other keeps each of PyTorch's."""
+    """Return the places of PyTorch's gates in a format that has ``gates`` in this order."""
     return [gates.index(gate) for gate in GATES[mode]]
 
 
@@ -251,7 +251,7 @@ def described(value: object) -> str:
 def layers_of(
     name: str, value: object, is_cell: Callable[[Any], bool]
 ) -> list[list[tuple[str, Any]]]:
-    """What a caller gave, as a list of layers of one or two named cells.
+    """Return a caller's argument as a list of layers of one or two named cells.
 
     It is a cell, or a list of layers; a layer is a cell, or a list of two, one for each direction.
     """

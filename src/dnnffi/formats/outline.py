@@ -18,7 +18,7 @@ class Description(NamedTuple):
     layers: dict[str, Any]
     """Configs of layers, by their names, and by their paths in Keras's newer format."""
     version: tuple[int, ...] | None
-    """Of Keras; None if the file does not say it."""
+    """Version of Keras; None if the file does not say it."""
 
 
 UNDESCRIBED = Description({}, None)

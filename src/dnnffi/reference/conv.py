@@ -127,7 +127,7 @@ def _product(a: NDArray, b: NDArray) -> NDArray:
 
 
 def _windows(spec: ConvSpec, x: NDArray, outputs: Sequence[int]) -> NDArray:
-    """What the kernel sees at each position: [G, C/G*T, N*O]."""
+    """Return the inputs of the kernel at each position: [G, C/G*T, N*O]."""
     xp, batch, channels = array_module(x), len(x), spec.in_channels
     image = x.swapaxes(0, 1)
     if any(spec.padding):

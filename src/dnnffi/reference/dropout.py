@@ -3,7 +3,7 @@
 The random numbers are those of Philox4x32-10: J. K. Salmon, M. A. Moraes, R. O. Dror and D. E.
 Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, doi:10.1145/2063384.2063405. Each
 follows from a key and a counter alone, so that every element can draw its own at any time: a
-backward draws those of its forward again.
+backward pass draws those of its forward pass again.
 
 The key is the seed. Of the counter's 128 bits the upper half is the number of masks that the state
 has drawn before this one; the lower half counts groups of four neighbouring units in [T, B, units].

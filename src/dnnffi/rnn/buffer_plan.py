@@ -27,7 +27,7 @@ _BESIDE = ("dx", "dh_0", "dc_0", "dy", "dh_n", "dc_n", "c_0", "weights")
 
 
 class _Filled(NamedTuple):
-    """What the last forward left: its context, and the arrays that its backwards read again."""
+    """State of the last forward pass: its context, and arrays that backward passes read again."""
 
     context: Context
     x: Array
@@ -41,8 +41,8 @@ class _Filled(NamedTuple):
 class BufferPlan:
     """Forward and backward into given arrays; what stays the same from call to call is kept.
 
-    There is one reserve space: a forward fills it for the backwards that follow, and the next
-    forward fills it anew.
+    There is one reserve space: a forward pass fills it for the backward passes that follow, and the
+    next forward pass fills it anew.
     """
 
     def __init__(self, plan: ExecutorPlan) -> None:
@@ -227,7 +227,7 @@ class BufferPlan:
         self.plan.autotune()
 
     def capture(self, step: Callable[[], Any]) -> Any:
-        """What ``step()`` enqueues, as a graph."""
+        """Return what ``step()`` enqueues, as a graph."""
         self._open()
         if self._memory.kind != "cuda" or not hasattr(self._memory, "capture_step"):
             raise UnsupportedError("this plan", "", "captures on CuPy arrays on CUDA only")
@@ -272,7 +272,7 @@ class BufferPlan:
         return 0 if reserve is None else int(reserve.nbytes)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         for graph in self._captured.snapshot():
             graph.close()
         self.plan.close()

@@ -39,7 +39,7 @@ class CandidateSet:
 
     @property
     def version(self) -> str:
-        """What times that were measured are valid for, with the device and the problem."""
+        """The versions for which measured times are valid, with the device and the problem."""
         return ", ".join(source.version for source in self._sources.values())
 
     @property
@@ -147,7 +147,7 @@ class CandidateSet:
         return {name: reason for name in offers if _source(name) == vendor}
 
     def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
-        """Why a candidate is not worth measuring; empty where it may be.
+        """Return why a candidate is not worth measuring; empty if it may be.
 
         That is one that is costly to make, or that its source says is behind. ``times`` are
         milliseconds by candidate, so far.

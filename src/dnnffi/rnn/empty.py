@@ -109,7 +109,7 @@ class EmptyRNNPlan:
     def gradient(
         self, found: Any, weights: RNNWeights, out: RNNWeights | None, accumulate: bool
     ) -> RNNWeights:
-        """``found``, of a backward, as the gradient of ``weights``; in ``out`` if it is given."""
+        """``found``, of a backward pass, as the gradient of ``weights``; in ``out`` if given."""
         if out is None:
             if isinstance(found, list):
                 return RNNWeights.pack(found, weights.spec, backend=weights.backend)
@@ -150,5 +150,5 @@ class EmptyRNNPlan:
         return nullcontext() if self._memory is None else self._memory.use(self._device)
 
     def report(self) -> str:
-        """What runs, in plain words."""
+        """Return what runs, in plain words."""
         return f"{self.problem}\nnothing runs: no row has a step"

@@ -40,7 +40,7 @@ def _address(array: Array | None) -> int:
 
 
 class SavedForward(NamedTuple):
-    """What a training forward keeps: its arrays, their addresses, and the executor's context."""
+    """State saved by a training forward pass: arrays, their addresses, the executor's context."""
 
     arrays: tuple[Array | None, ...]
     at: ForwardAddresses
@@ -228,7 +228,7 @@ class ExecutorPlan:
         own: bool,
         accumulate: bool = False,
     ) -> Array:
-        """The workspace of the backwards of ``executor``, likewise."""
+        """The workspace of the backward passes of ``executor``, likewise."""
         nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
         if nbytes <= route.workspace_bytes:
             return self.workspace(route.workspace_bytes, stream, own)
@@ -420,7 +420,7 @@ class ExecutorPlan:
         return dx, dh_0, dc_0, dweights, of_resets
 
     def _copied(self, context: Context, stream: Stream) -> Context:
-        """The same on a copy of the reserve space, to go back over a forward again."""
+        """The same on a copy of the reserve space, for a further backward pass."""
         context.check(Phase.FORWARD)
         reserve = self.parts.empty((context.owner.nbytes,), self.parts.byte)
         self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)
@@ -429,7 +429,7 @@ class ExecutorPlan:
     # What it is
 
     def inspect(self) -> dict[str, Any]:
-        """What runs now, by name: algorithm, workspace_bytes, reserve_bytes."""
+        """Return properties of what runs, by name: algorithm, workspace_bytes, reserve_bytes."""
         route = self.finder.route
         return {
             "algorithm": route.main.algorithm,
@@ -438,10 +438,10 @@ class ExecutorPlan:
         }
 
     def report(self) -> str:
-        """Which candidate runs, and why, in plain words."""
+        """Return which candidate runs, and why, in plain words."""
         return report_of(self.problem, self.finder, self.operations)
 
     def close(self) -> None:
-        """Let go of graphs and descriptors. A second call does nothing."""
+        """Release graphs and descriptors. A second call does nothing."""
         self.closed = True
         self.finder.close()

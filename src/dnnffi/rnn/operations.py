@@ -51,7 +51,7 @@ class Operations:
         self._all = tuple(operation() for _ in range(4))
         self._forward, self._data, self._weights, self._both = self._all
         self.forward_graphs = self._forward.graphs
-        """The graphs of forwards, which the path of a call looks into."""
+        """The graphs of forward passes, which the path of a call looks into."""
         self._staging: tuple[Staging, int] | None = None
         self._staging_turn = Turn()
 
@@ -62,7 +62,7 @@ class Operations:
         stream: Stream,
         captured: bool,
     ) -> AddressExecutor:
-        """Forward. Returns who ran it, and has to run its backwards."""
+        """Run a forward pass; return the implementation, which has to run its backward passes."""
         executor, replayed = route.direct, route.replayed
         if captured:
             executor = route.main  # in the caller's graph what is fastest in a graph
@@ -126,7 +126,7 @@ class Operations:
         captured: bool,
         accumulate: bool = False,
     ) -> None:
-        """Backward data and backward weights, or one of them, by who ran the forward.
+        """Backward data and backward weights, or one of them, as the forward pass was run.
 
         Both are one graph, in which cuDNN lets them overlap (9.19, H200).
         """
@@ -154,7 +154,7 @@ class Operations:
         context.reach(Phase.DATA if weights is None else Phase.SPENT)
 
     def clear(self) -> None:
-        """Let go of graphs and of the arrays for copies."""
+        """Release graphs and of the arrays for copies."""
         for operation in self._all:
             operation.clear()
         self._staging = None
@@ -166,7 +166,7 @@ class Operations:
 
     @property
     def graph_count(self) -> int:
-        """How many graphs the plan holds."""
+        """Number of graphs that the plan holds."""
         return sum(len(operation.graphs) for operation in self._all)
 
     @property

@@ -10,7 +10,7 @@ from dnnffi.spec.problem import RNNProblem
 
 
 class PackedPlan:
-    """What the functions ask of a plan; the buffers of a problem are the network's."""
+    """The interface of a plan for the functions; the buffers of a problem are the network's."""
 
     def __init__(self, problem: RNNProblem, record: Backend) -> None:
         self.problem = problem
@@ -38,7 +38,7 @@ class PackedPlan:
         return (*weights.run(self.problem, x, h_0, c_0, resets=resets), None)
 
     def report(self) -> str:
-        """What runs, in plain words."""
+        """Return what runs, in plain words."""
         return f"{self.problem}\n{self._record.title}, with the weights on the device"
 
 

@@ -202,7 +202,7 @@ class ReferenceRNNPlan:
         return out
 
     def report(self) -> str:
-        """What runs, in plain words."""
+        """Return what runs, in plain words."""
         return f"{self.problem}\nthe NumPy reference; there is nothing to choose"
 
 
@@ -297,11 +297,11 @@ class ReferenceBufferPlan:
         raise UnsupportedError(self.plan.title, "", "has no graphs; call the step itself")
 
     def report(self) -> str:
-        """What runs, in plain words."""
+        """Return what runs, in plain words."""
         return self.plan.report()
 
     def close(self) -> None:
-        """Let go of what backward needs."""
+        """Release what backward needs."""
         self.closed = True
         self._saved = None
         self._found.clear()

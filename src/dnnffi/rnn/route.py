@@ -22,13 +22,13 @@ MAX_CALLS_BEFORE_CAPTURE = 32
 
 
 class Route(NamedTuple):
-    """Who runs a problem. A call takes it once: another thread may tune in the middle.
+    """The implementation that runs a problem. A call takes it once: another thread may be tuning.
 
     ``direct`` runs what no graph knows; ``replayed`` is captured, or None; with ``staged`` it runs
     inference on new addresses too, through copies. Both read the same layout of the weights, but
-    what one leaves in the reserve space is not for the other: who ran a forward runs its backwards.
-    The reserve space is large enough for both, so that it can be allocated before it is known which
-    of them runs; the workspace for the one that is captured.
+    one cannot read what the other saved in the reserve space: who runs a forward pass runs its
+    backward passes. The reserve space is large enough for both, so that it can be allocated before
+    it is known which of them runs; the workspace for the one that is captured.
     """
 
     direct: AddressExecutor
@@ -242,7 +242,7 @@ class RouteFinder:
         self.forget_graphs()
 
     def close(self) -> None:
-        """Let go of graphs and executors."""
+        """Release graphs and executors."""
         self.forget_graphs()
         for executor in (self.route.direct, self.route.replayed):
             if executor is not None:

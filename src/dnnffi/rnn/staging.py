@@ -54,12 +54,12 @@ class Staging:
         self.nbytes = staged_bytes(problem)
 
     def stand_in(self, at: ForwardAddresses) -> ForwardAddresses:
-        """The addresses of a forward with our own arrays in them; what is missing stays so."""
+        """The addresses of a forward pass with staging arrays in them; missing ones stay so."""
         own = {n: array.data.ptr for n, array in self._arrays.items() if getattr(at, n)}
         return at._replace(**own)
 
     def run(self, graph: Graph, at: ForwardAddresses, stream: Stream) -> None:
-        """A graph of a forward on `stand_in`, for the caller's addresses."""
+        """A graph of a forward pass on `stand_in`, for the caller's addresses."""
         for name in self._copied.read:
             self._between(name, at, stream, back=False)
         graph.launch(stream)

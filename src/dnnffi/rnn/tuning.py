@@ -63,7 +63,7 @@ class Times(NamedTuple):
 
 
 class RouteChoice(NamedTuple):
-    """What was found out about a problem.
+    """Findings about a problem.
 
     ``direct`` runs calls whose addresses no graph knows; ``replayed`` those that one does, or is
     None where graphs do not pay. ``staged`` says that copies and a graph are faster than
@@ -221,7 +221,7 @@ def check(
 
 
 def _differs(found: HostArrays, expected: HostArrays, problem: RNNProblem, oracle: str) -> str:
-    """Why results are not those of the oracle, which has none to compare with."""
+    """Return how results differ from the oracle's; empty if they agree, or it has none."""
     if not expected:
         return ""
     return disagreement(found, expected, tolerance(problem), f"those of {oracle}")
@@ -242,7 +242,7 @@ def choose(
 
 
 def numbers_for(problem: RNNProblem, memory: MemoryWithGraphs, dtype: Any) -> tuple[Filler, float]:
-    """What fills scratch arrays, and the scale of the weights.
+    """Return the numbers that fill scratch arrays, and the scale of the weights.
 
     Gradients of ReLU jump where its argument is about 0, where candidates round to either side. In
     training all numbers are positive, and the weights so small that nothing grows: no argument is
@@ -348,7 +348,7 @@ class Trial:
             operation(self._launch)
 
     def results(self) -> HostArrays:
-        """What the operations wrote, on the host; of a long array elements from all over it."""
+        """Return the results of the operations on the host; of a long array some elements."""
         return [sample(array) for array in self._results if array is not None]
 
     def times(self, best: float) -> Times:
@@ -373,7 +373,7 @@ class Trial:
             return Times(direct, replayed)
 
     def _captured(self, operation: OnLaunch) -> Any:
-        """What ``operation`` enqueues, as a graph."""
+        """Return what ``operation`` enqueues, as a graph."""
         device = self._launch.device
         return self._memory.capture(lambda stream: operation(self._launch_on(device, stream)))
 
@@ -397,7 +397,7 @@ def _address(array: Array | None) -> int:
 
 
 class RNNTuner(Tuner[RNNProblem, RouteChoice]):
-    """What is known of the networks of one backend."""
+    """Findings about the networks of one backend."""
 
     def __init__(
         self, candidates: CandidateSet, memory: MemoryWithGraphs, launch_on: LaunchOn

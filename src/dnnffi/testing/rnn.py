@@ -234,7 +234,7 @@ def inputs(problem: RNNProblem, seed: int) -> Inputs:
     """
     check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
     spec = problem.spec
-    # Another stream than that of the weights.
+    # A stream on which the weights were not used.
     random = np.random.default_rng((seed, 1))
     dtype = dtype_object(spec.dtype)
 

@@ -30,7 +30,7 @@ def rule(problem: RNNProblem, architecture: Architecture) -> str:
 
 
 def known_wrong(problem: RNNProblem, algorithm: str) -> str:
-    """Why ``algorithm`` is refused although cuDNN takes it: it was seen to give wrong numbers.
+    """Return why ``algorithm``, which cuDNN takes, is refused: it was seen to give wrong numbers.
 
     Empty where nothing is known against it. Seen on an H200 with 9.19, compared with the reference
     and with the standard algorithm.

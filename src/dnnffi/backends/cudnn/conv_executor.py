@@ -115,14 +115,14 @@ def _is_int32(value: object) -> bool:
 
 
 class EngineExecutor(ConvExecutor, Protocol):
-    """What runs one problem, for the thread that made it."""
+    """The executor of one problem, for the thread that made it."""
 
     fused: bool
     """Whether bias, residual and activation are in the same kernel, or there are none."""
     choice: EngineChoice
 
     def __str__(self) -> str:
-        """What a report says of it."""
+        """Return the words of a report."""
 
 
 class OwnWeights(weights.DepthwiseWeights):
@@ -219,7 +219,7 @@ class GraphExecutor:
             self._epilogue.run(launch, at)
 
     def close(self) -> None:
-        """Let go of the plan and the packs."""
+        """Release the plan and the packs."""
         self._packs.clear()
         self._plan.close()
 
@@ -246,8 +246,8 @@ class ConvExecutors:
 
     First those that compute everything in one graph, then, where something follows the convolution,
     those of the convolution alone and a kernel of dnnffi's. They are made with the handle of
-    ``launch``. Before them comes a kernel of our own that is known to be faster. ``to_measure``
-    asks for all that cuDNN knows, and first for all of our own, for which there is always time.
+    ``launch``. Before them comes a kernel of dnnffi's that is known to be faster. ``to_measure``
+    asks for all that cuDNN knows, and first for all of dnnffi's, for which there is always time.
     ``refused`` lists the candidates that were left out so far, with reasons. Without
     ``specialized``, dnnffi's kernels are those that serve all sizes of a layer, if there are any.
     ``recipes`` are those of the layer: a plan that they have is made by one, and others are added.

@@ -40,7 +40,7 @@ from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
 from dnnffi.spec.layouts import is_packed
 
 _FAILURES = (CudnnError, UnsupportedError, MemoryError)
-"""What a plan may fail with when it runs, so that the next is tried."""
+"""Errors of a running plan after which the next one is tried."""
 
 CAPTURED_AT = 4
 """The call on the same addresses that is captured. A capture takes as long as many replays
@@ -180,7 +180,7 @@ class CudnnConvPlan(ConvProblemPlan):
         return executor
 
     def _fall(self, own: _OfThread, error: Exception) -> bool:
-        """Go on to the next executor after one has failed; False where there is none."""
+        """Go on to the next executor after one has failed; return False if there is no other."""
         failed = own.executor
         own.operation.clear()
         self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
@@ -376,11 +376,11 @@ class CudnnConvPlan(ConvProblemPlan):
 
     @property
     def graph_count(self) -> int:
-        """How many CUDA graphs the plan holds, for all threads."""
+        """Number of CUDA graphs that the plan holds, for all threads."""
         return sum(len(one.operation.graphs) for one in self._threads.snapshot())
 
     def report(self) -> str:
-        """Which plan runs, and why, in plain words."""
+        """Return which plan runs, and why, in plain words."""
         problem = self.problem
         with self.memory.use(self.device):
             executor = self._of_thread().executor
@@ -419,7 +419,7 @@ class CudnnConvPlan(ConvProblemPlan):
         return lines + [f"  {name}: {reason}" for name, reason in tuning.refused.items()]
 
     def close(self) -> None:
-        """Let go of the plans and graphs of all threads. A second call does nothing."""
+        """Release the plans and graphs of all threads. A second call does nothing."""
         super().close()
         self._seen.clear()
         self._local = threading.local()

@@ -40,7 +40,7 @@ _GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not
 _LAUNCH_MS = 0.05  # what a call may take longer than its kernels
 _HOPELESS = 1.5  # times slower than the best in a first graph, which is many calls
 _NEAR, _FINALISTS = 1.2, 8  # who is within so much of the best is measured again,
-_PLACES, _TURNS = 3, 2  # on so many sets of arrays, so often on each
+_PLACES, _TURNS = 3, 2  # number of argument sets, and calls per set
 _COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
 
 
@@ -127,7 +127,7 @@ class ConvTrial:
         return self.memory.empty((size,), self.memory.dtype("uint8")) if size else None
 
     def call(self, executor: EngineExecutor, workspace: AnyArray | None) -> OnStream:
-        """What runs an executor once; ``workspace`` has at least the bytes that it needs."""
+        """Return a function that runs an executor once, in a ``workspace`` that is large enough."""
         at = ConvAddresses(
             *addresses_of(self.arrays),
             self.result.data.ptr,
@@ -361,7 +361,7 @@ def _group(
 
 
 def _first(times: dict[str, float], choices: dict[str, EngineChoice]) -> dict[str, EngineChoice]:
-    """Those between which one measurement each does not decide."""
+    """Return the candidates that one measurement each does not tell apart."""
     fastest = sorted(times, key=times.__getitem__)
     near = [name for name in fastest[:_FINALISTS] if times[name] <= _NEAR * times[fastest[0]]]
     return {name: choices[name] for name in near} if len(near) > 1 else {}
@@ -373,7 +373,7 @@ def _in_turns(
     """Milliseconds of several plans, means over sets of arrays that lie in different places.
 
     A plan's time depends on their addresses. On each set the plans take turns, since clocks change
-    from second to second. Empty where there is nothing to decide, or nothing could be measured:
+    from second to second. Empty if there is nothing to decide, or nothing could be measured:
     then the first measurement decides.
     """
     if not choices:
@@ -409,7 +409,7 @@ def _turns(trial: ConvTrial, executors: dict[str, EngineExecutor]) -> dict[str, 
 
 
 def _captured(call: OnStream, memory: MemoryWithGraphs) -> Callable[[], object]:
-    """What launches several calls as one graph."""
+    """Return a function that launches several calls as one graph."""
 
     def calls(stream: Stream) -> None:
         for _ in range(_GRAPHED_CALLS):

@@ -1,4 +1,4 @@
-"""The random numbers of cuDNN's dropout, whose states a forward moves on."""
+"""The random numbers of cuDNN's dropout, whose states a forward pass advances."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _MESSAGE_SIZE = 1024
 
 
 def last_error(library: Any) -> str:
-    """What the library says of its last error (``cudnnGetLastErrorString``, 9.0 and later)."""
+    """Return the message of the library's last error (``cudnnGetLastErrorString``, from 9.0)."""
     if not loader.has_symbol(library.lib, "cudnnGetLastErrorString"):
         return ""
     message = ffi.new("char[]", _MESSAGE_SIZE)

@@ -31,12 +31,12 @@ WEIGHTS_CALLS = Direction("BackwardWeights", ("y", "x", "w"), ("y", "x", "w"))
 
 
 class Canonical(NamedTuple):
-    """What is asked of the library; hashable. Problems with the same share what was measured."""
+    """A request to the library; hashable. Problems with the same share what was measured."""
 
     direction: Direction
     dtype: str
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    """Of x, w and y, of two or three spatial dimensions."""
+    """Sizes of x, w and y, of two or three spatial dimensions."""
     padding: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]

@@ -58,7 +58,7 @@ class Solution(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search answers with first."""
+    """The first answer of a search."""
 
     algorithm: str
     workspace_bytes: int
@@ -211,7 +211,7 @@ class MiopenConvExecutor:
         self._call("CompileSolution", launch, *self._described, solution.number)
 
     def smaller(self, solution: Solution) -> list[Solution]:
-        """What to take where the workspace of ``solution`` is not to be had.
+        """Return solutions to try if the workspace of ``solution`` cannot be allocated.
 
         The default, which is a product of matrices, where it needs less; then those without.
         """
@@ -224,9 +224,9 @@ class MiopenConvExecutor:
     ) -> SearchResult:
         """Measure on arrays, whose result is written over; the solutions have a new order then.
 
-        ``allocate(size)`` gives the address of a workspace and what keeps it. Where there is no
-        memory for the largest, what needs none is measured. Raises `UnsupportedError` where nothing
-        runs.
+        ``allocate(size)`` gives the address of a workspace and what keeps it. If there is no
+        memory for the largest, solutions without a workspace are measured. Raises
+        `UnsupportedError` if nothing runs.
         """
         direction = self.canonical.direction
         address = dict(zip(direction.operands, self._operands(at), strict=True))
@@ -266,7 +266,7 @@ class MiopenConvExecutor:
 
     @property
     def workspace_bytes(self) -> int:
-        """Of the workspace of the first solution."""
+        """Bytes of the workspace of the first solution."""
         return 0 if self.fused else self.solutions[0].workspace_bytes
 
     def run(self, launch: Launch, at: ConvAddresses, solution: Solution | None = None) -> None:
@@ -291,7 +291,7 @@ class MiopenConvExecutor:
         )
 
     def add(self, launch: Launch, at: ConvAddresses) -> None:
-        """Enqueue what is added to a forward's y, and the activation; nothing where `fused`."""
+        """Enqueue the additions to y of a forward pass, and the activation; nothing if `fused`."""
         if self._epilogue is not None:
             self._epilogue.run(launch, at.bias, at.residual, at.result)
 
@@ -319,7 +319,7 @@ def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Lib
 
 
 class _Epilogue:
-    """``y = relu(y + alpha*residual + bias)`` over a y that is there, each part if it is asked for.
+    """``y = relu(y + alpha*residual + bias)`` over an existing y, each part if it is asked for.
 
     ``miopenOpTensor`` gives wrong numbers, with success, for a bias beside a y that is channels
     last, and for two such tensors in three dimensions (3.4.0). As a matrix the same memory is

@@ -57,7 +57,7 @@ FUSION: Limits[ConvProblem] = (
         "a fusion plan has one or two dimensions, not {asked.spec.rank}",
     ),
 )
-"""Of bias and ReLU in the kernel of the convolution; beyond them they are kernels of their own.
+"""Limits of bias and ReLU in the convolution's kernel; beyond them they have kernels of their own.
 
 Whether there is such a kernel for the rest, only the library can tell.
 """
@@ -69,4 +69,4 @@ BIAS_GRADIENT: Limits[str] = (
         "reference has it",
     ),
 )
-"""Of the dtype of a gradient that MIOpen sums."""
+"""Limits of the dtype of a gradient that MIOpen sums."""

@@ -39,7 +39,7 @@ class MiopenConvPlan(ConvProblemPlan):
     """One problem on one device.
 
     With ``options={"tune": "now"}`` the first call measures, unless a call of the same problem
-    has. Where there is no memory for a solution's workspace, the default one and one without
+    has. Without memory for a solution's workspace, the default one and one without
     workspace are tried, for this call alone; a solution that cannot be compiled or is refused when
     it runs is followed by the next for good.
 
@@ -101,7 +101,7 @@ class MiopenConvPlan(ConvProblemPlan):
         raise first
 
     def _next(self, failed: Solution, error: Exception) -> bool:
-        """Go on to the solution after one that was refused; False where there is none."""
+        """Go on to the solution after one that was refused; return False if there is no other."""
         with self._lock:
             if self._solution is not failed:
                 return True  # another thread has
@@ -195,7 +195,7 @@ class MiopenConvPlan(ConvProblemPlan):
         self.executor.convolve(launch, at._replace(workspace=workspace), solution)
 
     def _run_smaller(self, launch: Launch, at: ConvAddresses, solution: Solution) -> bool:
-        """Run what needs less workspace; False where there is no memory for that either."""
+        """Run a solution with less workspace; return False if that does not fit either."""
         for smaller in self.executor.smaller(solution):
             try:
                 self.executor.compile(launch, smaller)
@@ -210,7 +210,7 @@ class MiopenConvPlan(ConvProblemPlan):
     # What it is
 
     def report(self) -> str:
-        """Which solution runs, and why, in plain words."""
+        """Return which solution runs, and why, in plain words."""
         problem = self.problem
         lines = [str(problem)]
         if self.executor.fused:

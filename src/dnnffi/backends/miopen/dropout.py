@@ -1,7 +1,7 @@
-"""The random numbers of MIOpen's dropout, which are seeded anew for each forward.
+"""The random numbers of MIOpen's dropout, seeded anew for each forward pass.
 
-A forward reads the states and leaves them as they are (3.4.0), so that two forwards on the same
-states drop the same values. Seeding is one kernel on the stream of the forward.
+A forward pass reads the states and leaves them as they are (3.4.0), so that two passes on the same
+states drop the same values. Seeding is one kernel on the stream of the pass.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Generator(dropout.Generator):
         self._uses += 1
 
     def save(self) -> np.ndarray[Any, Any]:
-        """How often it was used, as bytes. Waits for nothing."""
+        """Return the number of uses, as bytes, without waiting."""
         with self._lock:
             return np.frombuffer(self._uses.to_bytes(8, "little"), np.uint8)
 

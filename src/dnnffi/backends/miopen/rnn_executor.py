@@ -24,7 +24,7 @@ _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 
 _UNCOUNTED = 64
-"""Backward weights aligns a part of its workspace by so many bytes and does not count them: it
+"""Backward weights aligns a part of its workspace to these bytes and does not count them: it
 writes that far behind the size that MIOpen 3.4.0 asks for."""
 
 

@@ -19,9 +19,9 @@ MEANINGS = {
     UNKNOWN_ERROR: f"an error that MIOpen gives no name: seen for a workspace or reserve space "
     f"that is too small and for a kernel that could not be launched; {_LOG}",
 }
-"""What the statuses mean whose names say little. The examples were seen on 3.4.0."""
+"""Meanings of the statuses whose names say little. The examples were seen on 3.4.0."""
 
 
 def meaning(status: int) -> str:
-    """What a status means, where its name does not say; else nothing."""
+    """Return the meaning of a status whose name says little; else an empty string."""
     return MEANINGS.get(status, "")

@@ -20,7 +20,7 @@ from dnnffi.execution.locks import new_lock
 class StatesInOrder(ABC):
     """Random numbers whose states are in the memory of one device.
 
-    Each training forward with dropout uses its states, so uses must not overlap: `in_order` holds
+    Each forward pass in training with dropout uses them, so uses must not overlap: `in_order` holds
     a lock and lets the stream wait for the last use if that was on another one. Waiting is only
     legal between uses in the same capture state (both outside graph capture, or both in one
     capture), so only then is it done; as in PyTorch, nothing else may use the generator on other
@@ -61,7 +61,7 @@ class StatesInOrder(ABC):
                 memory.record(self._event, launch.stream)
 
     def _seed_again(self, launch: Launch) -> None:  # noqa: B027 - a vendor may need nothing
-        """What a use needs in front of it."""
+        """Enqueue the seeding that a use needs before it."""
 
     def _on_current_stream(self, call: Callable[[], object]) -> None:
         """Run ``call`` in order, on the stream that is the current one of the device."""

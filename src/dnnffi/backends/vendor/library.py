@@ -51,7 +51,7 @@ class VendorLibrary(ABC):
 
     @abstractmethod
     def _read_version(self) -> tuple[int, int, int]:
-        """What the library says of its version."""
+        """Return the version that the library reports."""
 
     @abstractmethod
     def error(self, status: int, function: str, problem: object = "") -> Exception:

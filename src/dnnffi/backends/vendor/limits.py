@@ -75,4 +75,4 @@ OUTPUT_PADDING: Limit[ConvProblem] = Limit(
     "{asked.spec.output_padding}",
     "reference has it",
 )
-"""Of both vendors: with more, no ordinary convolution leads back to the sizes."""
+"""Limits of both vendors: with more, no ordinary convolution leads back to the sizes."""

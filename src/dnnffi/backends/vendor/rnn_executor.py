@@ -85,7 +85,7 @@ class VendorRNNExecutor(AddressExecutor, ABC):
         return found
 
     def _is_closed(self) -> NoReturn:
-        """What a call does without the native descriptors that it needs."""
+        """Raise the error of a call without the native descriptors that it needs."""
         raise ValueError("this executor is closed")
 
     @property

@@ -25,7 +25,7 @@ _INTERFACE_VERSION = 3  # the newest __cuda_array_interface__
 
 
 class Pointer(NamedTuple):
-    """What ``data`` is of a CuPy array: address and device; ``owner`` keeps the memory alive."""
+    """The ``data`` of a CuPy array: address and device; ``owner`` keeps the memory alive."""
 
     ptr: int
     device_id: int

@@ -50,7 +50,7 @@ class ClipInfo(NamedTuple):
 class RNNDescriptor(Descriptor):
     """``cudnnRNNDescriptor_t``, set by ``cudnnSetRNNDescriptor_v8``.
 
-    ``dropout`` is kept alive and must not be closed before this; None where there is no dropout. A
+    ``dropout`` is kept alive and must not be closed before this; None without dropout. A
     projection size of 0 is passed on as the hidden size, which is how cuDNN says that there is
     none.
 

@@ -35,7 +35,7 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 COMPUTE = MappingProxyType(
     {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 )
-"""What each dtype is computed in. Tensors inside of a graph have that dtype, too."""
+"""The type in which each dtype is computed. Tensors inside of a graph have that dtype, too."""
 
 UIDS = MappingProxyType({"x": 1, "w": 2, "y": 3, "residual": 4, "bias": 5})
 """The uid of each operand, in every graph: a gradient has that of what it is the gradient of."""

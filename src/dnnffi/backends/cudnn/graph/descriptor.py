@@ -15,7 +15,7 @@ D = TypeVar("D", bound="BackendDescriptor")
 
 
 class _Attempt:
-    """What was to be described, in words that are made late.
+    """An attempt to describe something; its words are made when an error needs them.
 
     They show what the library holds of other descriptors. It must not be asked for that before it
     was asked for its message.

@@ -32,7 +32,7 @@ class OperationGraph(BackendDescriptor):
     """Operations joined by their virtual tensors.
 
     ``handle`` says for which GPU; cuDNN 9.19 finalizes a graph without one, so that it can be
-    checked where there is no GPU, and refuses its plan when that is run. Raises `UnsupportedError`
+    checked without a GPU, and refuses its plan when that is run. Raises `UnsupportedError`
     for operations that cuDNN does not join, `CudnnError`.
     """
 
@@ -98,12 +98,12 @@ class Engine(BackendDescriptor):
 
     @property
     def numerical_notes(self) -> tuple[str | int, ...]:
-        """What is to know of its numbers: "tensor_core", "nondeterministic", ..."""
+        """Notes on its numbers: "tensor_core", "nondeterministic", ..."""
         return tuple(self.read("numerical_notes"))
 
     @property
     def behavior_notes(self) -> tuple[str | int, ...]:
-        """What else is to know of it: "runtime_compilation", ..."""
+        """Notes on its behaviour: "runtime_compilation", ..."""
         return tuple(self.read("behavior_notes"))
 
 
@@ -147,7 +147,7 @@ class EngineConfig(BackendDescriptor):
 
 
 class EngineHeuristics(BackendDescriptor):
-    """What cuDNN guesses to be fast for a graph, best first.
+    """Return the engines that cuDNN guesses to be fast for a graph, best first.
 
     ``mode`` is "a" (quick), "b" (a slower guess that is better for some convolutions; falls back to
     "a"), "fallback" (what runs at all) or "instant" (the older name of "a"). Needs a GPU, and

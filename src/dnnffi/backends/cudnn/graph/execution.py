@@ -129,7 +129,7 @@ class VariantPacks:
         return self._packs.get(addresses, partial(_pack, self._library, self._uids, addresses))
 
     def clear(self) -> None:
-        """Let go of all packs."""
+        """Release all packs."""
         self._packs.clear()
 
 

@@ -17,13 +17,13 @@ class Layout(NamedTuple):
 
     @classmethod
     def packed(cls, shape: Sequence[int], *, channels_last: bool = False) -> Layout:
-        """That of an array [N, C, ...] without gaps."""
+        """Return the geometry of an array [N, C, ...] without gaps."""
         shape = tuple(shape)
         return cls(shape, packed_strides(shape, channels_last))
 
 
 class Geometry(NamedTuple):
-    """What a convolution is, apart from what is fused to it.
+    """A convolution without the operations that are fused to it.
 
     The layouts of ``x``, ``w`` and ``y``, their dtype, and stride, padding and dilation for each
     spatial dimension. Groups follow from the channels of ``x`` and ``w``.

@@ -56,7 +56,7 @@ TABLE = (
 
 
 def known_wrong(graph: ConvolutionGraph, engine: int) -> str:
-    """Why an engine is not used for a graph; empty where nothing is known against it."""
+    """Return why an engine is not used for a graph; empty if it may be used."""
     for one in TABLE:
         if one.engine == engine and one.is_for(graph):
             return one.reason

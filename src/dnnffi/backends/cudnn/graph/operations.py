@@ -27,7 +27,7 @@ from dnnffi.spec.checks import check_choice
 
 
 class Convolution(BackendDescriptor):
-    """How a filter moves: stride, dilation and padding of each spatial dimension.
+    """The movement of a filter: stride, dilation and padding of each spatial dimension.
 
     ``dtype`` is what it computes in. ``padding`` is at both ends of each dimension. The filter is
     not flipped: to cuDNN that is a cross-correlation.

@@ -23,7 +23,7 @@ FEW, ALL = 2, 256
 
 
 class Allowed(NamedTuple):
-    """Which engines may compute.
+    """Conditions on the engines that may compute.
 
     math : "default" (float32 may use TF32), "strict" (no reduced precision), "fast" (float32 may be
         converted down for the tensor cores)
@@ -50,7 +50,7 @@ class Allowed(NamedTuple):
 
 
 class PlanInfo(NamedTuple):
-    """What is to know of a plan, for a report."""
+    """The properties of a plan that a report names."""
 
     mode: str
     engine: int

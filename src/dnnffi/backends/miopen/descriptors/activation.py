@@ -47,7 +47,7 @@ class ActivationDescriptor(Descriptor):
         )
 
     def read(self) -> ActivationInfo:
-        """What was set (``miopenGetActivationDescriptor``)."""
+        """Return the mode and parameters that were set (``miopenGetActivationDescriptor``)."""
         mode = ffi.new("miopenActivationMode_t *")
         numbers = [ffi.new("double *") for _ in range(3)]
         self._call("miopenGetActivationDescriptor", self.pointer, mode, *numbers)

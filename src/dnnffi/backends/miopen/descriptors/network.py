@@ -32,7 +32,7 @@ class RNNInfo(NamedTuple):
 class RNNDescriptor(Descriptor):
     """``miopenRNNDescriptor_t``, set by ``miopenSetRNNDescriptor`` or, with dropout, its ``_V2``.
 
-    ``dropout`` is kept alive and must not be closed before this; None where there is no dropout.
+    ``dropout`` is kept alive and must not be closed before this; None without dropout.
     The input size is not part of it: the descriptors of ``x`` have it. ``padded_io`` tells the
     functions on sequence descriptors that ``x`` and ``y`` have padding. MIOpen leaves about 100
     bytes behind for each that was made and destroyed (3.4.0).

@@ -38,13 +38,13 @@ class Descriptor(Resource, ABC):
 
     @abstractmethod
     def read(self) -> Any:
-        """What the library holds, as a named tuple."""
+        """Return the parameters that the library holds, as a named tuple."""
 
     def _call(self, function: str, *arguments: Any, problem: object = "") -> None:
         self.library.call(function, *arguments, problem=problem)
 
     def _compared(self) -> object:
-        """What two equal descriptors have in common."""
+        """Return the values that two equal descriptors have in common."""
         return self.read()
 
     def __eq__(self, other: object) -> bool:

@@ -1,5 +1,5 @@
 #pragma once
-/* Which inputs an output of a depthwise convolution needs, along each of two dimensions; axis.py explains it.
+/* The inputs that an output of a depthwise convolution needs, along each of two dimensions; axis.py explains it.
 
    Inputs of a tile of outputs are counted from its base, from LOW to HIGH. A tap is a position in the dilated
    kernel, from 0 to SPAN: a multiple of the dilation has a weight. */

@@ -1,5 +1,5 @@
 #pragma once
-/* What follows the convolution of a forward pass: BIAS and RESIDUAL are added, and RELU is applied. */
+/* The end of the convolution of a forward pass: BIAS and RESIDUAL are added, and RELU is applied. */
 
 #include "basics.cuh"
 #include "kernel_config.cuh"

@@ -22,7 +22,7 @@ constexpr int WIDTH_IN = AxisX::HIGH - AxisX::LOW + 1; /* inputs of a tile, acro
 
 using Channels = Pack<READ>;
 
-/* What a `Config` has, unless its kernel serves all sizes of a layer. */
+/* Constants of a `Config`, unless its kernel serves all sizes of a layer. */
 struct PixelSizes
 {
     int COUNT;                        /* images */

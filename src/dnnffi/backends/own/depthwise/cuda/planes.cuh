@@ -29,7 +29,7 @@ constexpr int READ = Config::READ, WRITE = Config::WRITE; /* elements of a pack 
 constexpr int WIDE = Config::WIDE, SEGMENTS = Config::SEGMENTS, BEGIN = Config::BEGIN;
 using Segment = Floats<WIDE>;
 
-/* What a `Config` has, unless its kernel serves all sizes of a layer. */
+/* Constants of a `Config`, unless its kernel serves all sizes of a layer. */
 struct PlaneSizes
 {
     int COUNT;                        /* planes of all images */
@@ -54,7 +54,7 @@ DEVICE void load_planes(const Element *__restrict__ x, const Element *__restrict
                         int thread, int first, int base, float *tile, float *weights)
 {
     constexpr int AT_ONCE = Config::AT_ONCE, FLOATS = Config::FLOATS;
-    /* What is read is on its way while the zeros are written. */
+    /* Loads are in flight while the zeros are written. */
     for (int done = 0; done < sizes.READS; done += AT_ONCE) {
         Pack<READ> some[AT_ONCE];
         int to[AT_ONCE];

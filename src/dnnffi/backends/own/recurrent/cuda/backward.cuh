@@ -42,7 +42,7 @@ struct BackwardArrays
         padded = is_last && layout.has_padded();
     }
 
-    /* What the ring reads, and where it writes; see `Ring`. */
+    /* The arrays that the ring reads, and those that it writes; see `Ring`. */
     DEVICE Array source(int array) const
     {
         if (array == INPUT_ARRAYS - 1) return dy ? caller_array(dy, directions, padded) : no_array();
@@ -58,7 +58,7 @@ struct BackwardArrays
     DEVICE Array gate(int number) const { return own_array(gates + number * PADDED, SAVED); }
 };
 
-/* What a thread's cells read: gates, state and dy; read while gradients are in flight, unless CROWDED. */
+/* Inputs of a thread's cells: gates, state and dy; read while gradients are in flight, unless CROWDED. */
 struct BackwardInputs
 {
     float of[WARP_TASKS][INPUT_ARRAYS][CELLS];

@@ -20,7 +20,7 @@
 
 namespace dnnffi {
 
-/* Which rows, units, layer and direction a block has, as one of its threads sees it. What every step uses is
+/* The rows, units, layer and direction of a block, as one of its threads sees it. What every step uses is
    `retained`, where registers are left. */
 struct Block
 {

@@ -14,7 +14,7 @@ constexpr Clip CLIP = Config::CLIP;
 
 constexpr int GATES = CELL == LSTM ? 4 : CELL == GRU ? 3 : 1;
 
-/* What a forward pass in training leaves for the backward pass: i f g o; r z n and the product of n; nothing
+/* Values that a forward pass in training saves for the backward pass: i f g o; r z n and the product of n; nothing
    of a plain cell, whose y suffices. Also the columns of the gradients that the backward pass leaves: of the
    gates, and for a GRU of n's two products. */
 constexpr int SAVED = CELL == LSTM || CELL == GRU ? 4 : 1;

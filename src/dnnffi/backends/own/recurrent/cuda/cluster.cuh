@@ -39,7 +39,7 @@ struct Arrivals
 
     DEVICE u32 of(int phase) const { return first + 8 * (phase & 1); }
 
-    /* What a phase counts. */
+    /* Bytes that a phase counts. */
     DEVICE int bytes(int phase) const
     {
         if (LAYERS == 1) return own;

@@ -25,7 +25,7 @@ constexpr int UNITS = Config::UNITS;
 constexpr int ROWS = Config::ROWS, SUBTILES = Config::SUBTILES;
 /* The warps of a block share the tiles of its gates and the sum over k. */
 constexpr int TILE_WARPS = Config::TILE_WARPS, K_WARPS = Config::K_WARPS;
-/* How many of a warp's steps of k have their weights in registers, and in shared memory; those of the
+/* Numbers of a warp's steps of k that have their weights in registers, and in shared memory; those of the
    rest are read from L2 in every step. */
 constexpr int K_REGISTERS = Config::K_REGISTERS, K_SHARED = Config::K_SHARED;
 /* Whether the warps that multiply the same words gather them into shared memory together, or each into

@@ -1,5 +1,5 @@
 #pragma once
-/* What is multiplied, and how words divide arrays. DTYPE is that of arrays: float16, bfloat16, or float32
+/* The type of the factors, and how words divide arrays. DTYPE is that of arrays: float16, bfloat16, or float32
    with products in TF32, of which a STRICT one takes three. FACTORS is the dtype of what is multiplied: of a
    NARROW kernel float16, where arrays are float32 (narrow.cu). */
 

@@ -55,7 +55,7 @@ struct ClusterAllGather : ExchangeDefaults
        phase earlier. */
     DEVICE static int phase_of(int exchange) { return exchange + (BACKWARD && LAYERS > 1); }
 
-    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
+    /* The words that a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
        its own have words. */
     DEVICE ClusterGather gather(int exchange, int, bool other, bool own) const
     {

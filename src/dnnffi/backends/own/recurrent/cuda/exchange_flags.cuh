@@ -107,7 +107,7 @@ DEVICE uint4 received(uint4 word, bool late)
     return make_uint4(word.x | missing, word.y | missing, word.z | missing, (word.w & ~TAG<>) | missing);
 }
 
-/* What replaces a word that never arrived: NaN in each 32 bits. */
+/* The replacement of a word that never arrived: NaN in each 32 bits. */
 template <bool SHARE = false> DEVICE uint4 lost(u32 tag)
 {
     constexpr u32 nan = NAN_BITS<SHARE>;

@@ -61,7 +61,7 @@ struct L2AllGather : ExchangeDefaults
         return slot(exchange, sub) - (LAYERS > 1 ? PART_WORDS * ROWS : 0);
     }
 
-    /* What a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
+    /* The words that a step multiplies. Of several LAYERS, `other` and `own` say whether the layer that it reads and
        its own have words. */
     DEVICE Gather gather(int exchange, int sub, bool other, bool own) const
     {

@@ -10,7 +10,7 @@
 
 namespace dnnffi {
 
-/* What is staged of an exchange: nobody asks for it. */
+/* The staged part of an exchange, which no thread asks for. */
 struct WholeRowsGather
 {
     const float *staged;

@@ -42,7 +42,7 @@ struct ForwardArrays
         padded_y = is_last && layout.has_padded();
     }
 
-    /* What the ring reads, and where it writes; see `Ring`. */
+    /* The arrays that the ring reads, and those that it writes; see `Ring`. */
     DEVICE Array source(int array) const { return array < GATES && order == 0 ? gate(array) : no_array(); }
 
     DEVICE Array target(int array) const

@@ -38,7 +38,7 @@ struct Slice
     {
     }
 
-    /* Where a word of a slice is, from the slice's first. */
+    /* The distance of a word of a slice from the slice's first. */
     DEVICE static constexpr int spread(int word)
     {
         return word / STEP_WORDS * NEXT_K * STEP_WORDS + word % STEP_WORDS;
@@ -46,14 +46,14 @@ struct Slice
 
     static constexpr bool EVEN = SLICE_THREADS % STEP_WORDS == 0 || STEP_WORDS % SLICE_THREADS == 0;
 
-    /* Where a thread's word is in a chunk. */
+    /* The place of a thread's word in a chunk. */
     DEVICE int at(int i) const
     {
         return EVEN ? first + spread(i * SLICE_THREADS)
                     : number * NEXT_WARP * STEP_WORDS + spread(thread + i * SLICE_THREADS);
     }
 
-    /* Where to find a thread's words, and one of them from there: an offset that the compiler knows, if it
+    /* The place of a thread's words, and one of them from there: an offset that the compiler knows, if it
        is EVEN. */
     DEVICE const uint4 *words(const uint4 *chunk) const { return EVEN ? chunk + first : chunk; }
 
@@ -62,7 +62,7 @@ struct Slice
         return from + (EVEN ? spread(i * SLICE_THREADS) : at(i));
     }
 
-    /* Where it is staged. */
+    /* Its place in shared memory. */
     DEVICE uint4 *place(uint4 *staged, int i) const
     {
         if (SLICE_THREADS % STEP_WORDS == 0) return staged + first_place + spread(i * SLICE_THREADS);

@@ -7,7 +7,7 @@ namespace dnnffi {
 
 enum CellMode { LSTM, GRU, TANH, RELU };
 
-/* What becomes of a cell state outside the bounds: nothing, or it is clipped; then NaN stays NaN, or it
+/* Treatment of a cell state outside the bounds: nothing, or it is clipped; then NaN stays NaN, or it
    becomes the lower bound. */
 enum Clip { UNCLIPPED, CLIP_KEEPS_NAN, CLIP_REPLACES_NAN };
 

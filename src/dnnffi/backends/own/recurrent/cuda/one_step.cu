@@ -151,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) one_step(const OneStepPara
     const int rows = (int)params.batch - first_row < ROWS ? (int)params.batch - first_row : ROWS;
     const long long state = ((long long)direction * params.batch + first_row) * HIDDEN;
 
-    /* What cells need is on its way while the sums are. */
+    /* Inputs of cells are loaded while the sums are. */
     float bias_x[THREAD_CELLS][GATES], bias_h[THREAD_CELLS][GATES], h[THREAD_CELLS], c[THREAD_CELLS];
 #pragma unroll
     for (int i = 0; i < THREAD_CELLS; i++) {

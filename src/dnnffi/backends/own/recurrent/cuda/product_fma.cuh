@@ -36,7 +36,7 @@ struct Matrices
     {
     }
 
-    /* What 4 values from `at` on of what is staged are multiplied by in sum `sum` of a unit of the
+    /* The factors by which 4 values from `at` on of the staged words are multiplied in sum `sum` of a unit of the
        block: in a forward pass, a part of a row. `read_four` reads them at once, of `aligned` rows. */
     DEVICE void read_four(float *to, int sum, int of_block, int at) const
     {

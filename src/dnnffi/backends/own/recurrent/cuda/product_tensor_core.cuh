@@ -178,7 +178,7 @@ struct PartialSums
     }
 
   private:
-    /* Where sums of a half tile are, and of four gates of an octet: linear in all arguments, so that those
+    /* Places of the sums of a half tile, and of four gates of an octet: linear in all arguments, so that those
        that are known at compile time can be added to a pointer last, as offsets within instructions. */
     DEVICE static constexpr int single(int k, int half, int j, int e)
     {

@@ -6,7 +6,7 @@
 
 namespace dnnffi {
 
-/* So many threads of a block meet, each of several groups of them at a barrier of its own. */
+/* A barrier of COUNT threads of a block; each of several groups has one. */
 template <int COUNT> DEVICE void sync_threads(int group)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(COUNT) : "memory");

@@ -41,7 +41,7 @@ DEVICE void store_word(uint4 *at, uint4 word)
 /* Makes L2 fetch what lies there. */
 DEVICE void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-/* What L2 does with lines that are read: keeps a part of them as long as it can, or none; it replaces the
+/* The policy of L2 for lines that are read: it keeps a part of them as long as it can, or none; it replaces the
    others first. If it had to keep all of more than it has room for, none would be there when it is read
    again. */
 using Policy = unsigned long long;

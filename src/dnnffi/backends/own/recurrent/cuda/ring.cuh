@@ -138,7 +138,7 @@ struct RingCursor : CursorFields<PACKED>
         return layout.reverse ? steps - 1 - step : step + later;
     }
 
-    /* How many times `advance` lie between `first` and a step that it has. */
+    /* The multiple of `advance` between `first` and a step that it has. */
     DEVICE int distance(const RowLayout &layout, int step) const
     {
         if (!PACKED) return step;
@@ -213,7 +213,7 @@ struct PassCursor
     }
 };
 
-/* What rings have in common: their turns. `Derived`, the ring itself, has `load` and `store`. */
+/* The turns of a ring, which all rings have in common. `Derived`, the ring itself, has `load` and `store`. */
 template <class Derived> struct RingTurns
 {
     uint4 *slots;

@@ -13,7 +13,7 @@
 
 namespace dnnffi {
 
-/* Where the matrices of one product are. Strides are in elements; those of n of C are 1, and of a and b at
+/* The matrices of one product. Strides are in elements; those of n of C are 1, and of a and b at
    least one is 1. A batch is several products of the same sizes. The sum over k has `segments` parts of k
    terms each, which lie `a_segment` and `b_segment` apart. */
 struct ProductShape
@@ -66,7 +66,7 @@ using Split = Division<Config::SPLIT_GROUPS, Config::SPLIT_TILE>;
 static_assert(4 * Whole::SHARED_WORDS <= Config::SHARED_BYTES &&
               4 * Split::SHARED_WORDS <= Config::SHARED_BYTES);
 
-/* What one thread carries of one operand from global to shared memory: VECTORS times 16 bytes of each tile
+/* The part of one operand that a thread copies from global to shared memory: VECTORS times 16 bytes of each tile
    of K_TILE elements of k. Neighbours of the stride 1 are next to each other in a vector. */
 template <class Division> struct Carrier
 {

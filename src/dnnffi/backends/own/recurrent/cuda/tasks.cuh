@@ -40,7 +40,7 @@ struct Task
     DEVICE bool owns() const { return there && (!FMA || alike == 0); }
 };
 
-/* Where number `i` of a task's words lies in the block. */
+/* The place in the block of number `i` of a task's words. */
 struct WordPlace
 {
     int word, row;

@@ -30,7 +30,7 @@ struct Matrices
     }
 };
 
-/* Where the values of a word of k lie, for row `row` of half tile `half` of this block. */
+/* The place of the values of a word of k, for row `row` of half tile `half` of this block. */
 struct Origin
 {
     int unit, first;  /* row of a matrix of cuDNN's, and column, or backward the other way round */
@@ -147,7 +147,7 @@ struct Passage
     DEVICE Fragments get(int lane) const { return {words[lane], words[32 + lane]}; }
 };
 
-/* Where a word of a row is staged. Rows are permuted, so that the four words of a step of k lie in
+/* The place in shared memory of a word of a row. Rows are permuted, so that the four words of a step of k lie in
    different banks. */
 DEVICE int staged_at(int word, int row) { return word * ROWS + (row ^ (word % 4 * 2)); }
 
@@ -280,7 +280,7 @@ struct Weights
     /* In the last step: L2 need not keep them for the kernels that follow. */
     DEVICE void release() { policy = keep_none(); }
 
-    /* Where a fragment is that is not in registers. */
+    /* The place of a fragment that is not in registers. */
     DEVICE uint4 *place(int s, int m) const
     {
         if (s < K_REGISTERS + K_SHARED) return shared + 64 * ((s - K_REGISTERS) * WARP_TILES + m);
