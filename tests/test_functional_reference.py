@@ -862,7 +862,7 @@ class Tampered(ReferenceRNNPlan):
 
 @pytest.fixture
 def tampered(monkeypatch):
-    """Makes the reference engine's plans wrong; the validation's own plan stays right."""
+    """Make the reference engine's plans wrong; the validation's own plan stays right."""
 
     def tamper(wrong, by=1.0):
         monkeypatch.setattr(Tampered, "wrong", wrong)

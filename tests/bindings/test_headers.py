@@ -15,7 +15,7 @@ MIOPEN = VENDORS["miopen"]
 
 
 class FakePip:
-    """Answers as pip does for one package with one version."""
+    """Stand-in for pip that answers for one package with one version."""
 
     def __init__(self, version: str, members: dict[str, str]) -> None:
         self.version = version

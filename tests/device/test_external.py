@@ -24,7 +24,7 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class Producer:
-    """Shows an address by DLPack, whatever is there."""
+    """An object that shows an address by DLPack, whatever is stored there."""
 
     def __init__(self, shape=(2, 3), strides=None, code=2, bits=32, device_type=ROCM, lanes=1):
         numbers = ctypes.c_int64 * len(shape)

@@ -12,7 +12,7 @@ VALUES = np.arange(24.0, dtype="f4").reshape(2, 3, 4)
 
 
 class Owner:
-    """Shows a view of a NumPy array, which is the device's memory here."""
+    """The owner of a view of a NumPy array, which stands for device memory."""
 
     def __init__(self, values, **changes):
         self.values, self.changes = values, changes

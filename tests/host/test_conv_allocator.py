@@ -35,7 +35,7 @@ FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 @pytest.fixture(autouse=True)
 def pool(host, monkeypatch):
-    """Blocks that are given back are used again, the last one first."""
+    """A pool whose freed blocks are reused, the last one first."""
     memory = host.memory
     new, scratch, free = memory._allocate, memory.scratch, {}
 

@@ -162,7 +162,7 @@ def test_several_tiles_of_a_thread(host, monkeypatch):
 
 @st.composite
 def problems(draw):
-    """Any that there is a kernel for, with small images."""
+    """Draw any problem that has a kernel, with small images."""
     rank = draw(st.integers(1, 2))
 
     def each(least, most):

@@ -15,7 +15,7 @@ SHARED = "extern __shared__ __align__(16) unsigned char memory[];"
 
 @pytest.fixture(scope="module", autouse=True)
 def compilers(compiler, cxx_compiler):
-    """Both are needed."""
+    """Require the compilers of C and C++."""
 
 
 def launch(body, *arguments, blocks=2, threads=64, shared_bytes=256, seeds=1):
@@ -80,7 +80,7 @@ def test_what_no_kernel_may_do_is_found(body, words):
 
 
 def test_a_store_into_a_block_that_has_ended_is_found():
-    """Also where no thread is left to go on."""
+    """Detect the store even if no thread is left to run."""
     body = "uint4 word{}; device_send(1 - blockIdx.x, 0, &word, 16, 64);"
     with pytest.raises(EmulatorError, match="a store into a block that has ended"):
         run(body, threads=32, seeds=10)

@@ -703,7 +703,7 @@ def test_a_buffers_plan_fills_given_arrays_and_is_replayed(host):
 
 @pytest.fixture
 def on_cuda(monkeypatch):
-    """Take the arrays, which are of a subclass of NumPy's, for arrays on a GPU."""
+    """Treat the arrays, which are of a subclass of NumPy's, as arrays on a GPU."""
     of_class = {np.ndarray: "host"}
     monkeypatch.setattr(registry, "kind", lambda array: of_class.get(type(array), "cuda"))
 

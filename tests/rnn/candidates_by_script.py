@@ -111,7 +111,7 @@ class ScriptedCandidates:
 
 
 class ScriptedExecutor(AddressExecutor):
-    """Writes one number into every result; the workspace is filled too."""
+    """An executor that writes one number into every result, and fills the workspace."""
 
     workspace_bytes, reserve_bytes, weight_size = 24, 40, 7
     least_workspace_bytes = workspace_bytes

@@ -77,7 +77,7 @@ class Candidates:
 
 
 class Tuner:
-    """Measures "direct" and "replayed"; what is on disk is in ``stored``."""
+    """A tuner that measures "direct" and "replayed"; ``stored`` has the results on disk."""
 
     def __init__(self):
         self.measured, self.stored, self.looked_up, self.capturing = [], {}, [], False

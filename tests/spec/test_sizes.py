@@ -1,4 +1,4 @@
-"""Sizes that nothing has: refused at once and by name, before anything grows with them."""
+"""Impossible sizes: refused at once and by name, before memory is allocated for them."""
 
 from __future__ import annotations
 

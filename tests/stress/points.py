@@ -23,7 +23,7 @@ _TESTS = str(Path(__file__).parents[1])
 
 
 class _Reached:
-    """Counts the points, and does something at one of them.
+    """A profile function that counts the points, and acts at one of them.
 
     They are in dnnffi's own code; ``everywhere`` adds the modules of Python that it uses, which are
     no places for an exception.

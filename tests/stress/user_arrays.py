@@ -1,4 +1,4 @@
-"""Arrays of another library in the stand-in's memory, and a CUDA runtime for them that is none."""
+"""Arrays of another library in the stand-in's memory, and a simulated CUDA runtime for them."""
 
 from __future__ import annotations
 
