@@ -146,7 +146,7 @@ lock: ## Pin the packages of continuous integration and their hashes (.ci/requir
 		--generate-hashes --strip-extras --allow-unsafe --no-emit-index-url --no-emit-find-links \
 		--extra dev --extra demo --output-file .ci/requirements.txt pyproject.toml
 
-lint: $(dev) ## Check style, format and which package imports which
+lint: $(dev) ## Check style, format, sentences and which package imports which
 	$(run) -m ruff check
 	$(run) -m ruff format --check
 	$(run) tests/prose.py

@@ -56,14 +56,15 @@ MEANT = frozenset(
 
 _C_COMMENT = re.compile(r"/\*+(.+?)\*/|//([^\n]+)", re.DOTALL)
 _HELP = re.compile(r"^[\w-]+:.*?##(.+)$", re.MULTILINE)
-_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_PARAGRAPH = re.compile(r"(^.*\S.*\n?)+", re.MULTILINE)
 _C_SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 _COMMENT_SUFFIXES = {".toml", ".yml"}
 _SUFFIXES = {".py", ".md"} | _C_SUFFIXES | _COMMENT_SUFFIXES
 
 
 class Passage(NamedTuple):
-    """A text of a file: its first line's number, and whether that line stands alone."""
+    """A text of a file: its first line's number, and whether that line has to stand alone."""
 
     line: int
     text: str
@@ -105,9 +106,18 @@ def passages(path: Path, text: str) -> Iterator[Passage]:
             if words.lstrip().startswith("#"):
                 yield Passage(line, words, False)
     else:
-        without_code = _CODE.sub(lambda code: "\n" * code[0].count("\n") + "code", text)
-        for line, words in enumerate(without_code.splitlines(), 1):
-            yield Passage(line, words, False)
+        without_code = _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)
+        for paragraph in _PARAGRAPH.finditer(without_code):
+            line = without_code.count("\n", 0, paragraph.start()) + 1
+            yield Passage(line, paragraph[0], False)
+
+
+def phrases(text: str) -> Iterator[str]:
+    """Yield each of the phrases in a text, with the rule and the words around it."""
+    text = " ".join(text.split())
+    for rule, pattern in NOT_WRITTEN.items():
+        for one in pattern.finditer(text):
+            yield f"{rule}: ...{text[max(0, one.start() - 40) : one.end() + 20]}..."
 
 
 def search(path: Path, text: str) -> Iterator[Found]:
@@ -116,9 +126,8 @@ def search(path: Path, text: str) -> Iterator[Found]:
         first = words.partition("\n")[0]
         if is_block and first not in MEANT and (NO_FIRST_WORD.match(first) or first[-1:] == "?"):
             yield Found(str(path), line, first)
-        for pattern in NOT_WRITTEN.values():
-            for one in pattern.finditer(" ".join(words.split())):
-                yield Found(str(path), line, one[0])
+        for phrase in phrases(words):
+            yield Found(str(path), line, phrase)
 
 
 def tracked() -> Iterator[Path]:

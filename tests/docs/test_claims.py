@@ -112,7 +112,7 @@ def test_the_page_of_what_is_supported_names_the_gpus_of_the_records():
 
 
 def steps(side, dtype, batch, sizes):
-    """Return the recorded microseconds of a step, or the ratios of cuDNN to the own kernels."""
+    """Return the recorded microseconds of a step, or the ratios of cuDNN to dnnffi's kernels."""
     rows = [
         row
         for row in record("own_steps.json")["rows"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 from pathlib import Path
 
 import pytest
-from prose import NO_FIRST_WORD, NOT_WRITTEN
+from prose import NO_FIRST_WORD, phrases, search
 
 from dnnffi.cli import main
 
@@ -32,16 +31,6 @@ CLASSES = {
     "dnnffi.backends.vendor.handle": ("Handle",),
 }
 """Classes that the reference documents, but the package does not export."""
-
-
-def found(text):
-    """Return the forbidden words in a text, with their surroundings."""
-    text = " ".join(text.split())
-    return [
-        f"{rule}: ...{text[max(0, one.start() - 40) : one.end() + 20]}..."
-        for rule, pattern in NOT_WRITTEN.items()
-        for one in pattern.finditer(text)
-    ]
 
 
 def members(value):
@@ -69,14 +58,13 @@ def documented():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_words_of_a_page(page):
-    text = page.read_text(encoding="utf-8")
-    assert found(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)) == []
+    assert list(search(page, page.read_text(encoding="utf-8"))) == []
 
 
 def test_the_words_of_docstrings():
     texts = [text for text in documented() if text]
     assert len(texts) > 200
-    assert [one for text in texts for one in found(text)] == []
+    assert [one for text in texts for one in phrases(text)] == []
     assert [text for text in texts if NO_FIRST_WORD.match(text)] == []
 
 
@@ -84,7 +72,7 @@ def test_the_words_of_docstrings():
 def test_the_words_of_help(command, capsys):
     with pytest.raises(SystemExit):
         main([*command.split(), "--help"])
-    assert found(capsys.readouterr().out) == []
+    assert list(phrases(capsys.readouterr().out)) == []
 
 
 @pytest.mark.parametrize(
@@ -98,11 +86,11 @@ def test_the_words_of_help(command, capsys):
     ],
 )
 def test_what_is_not_to_be_written_is_found(text):
-    assert len(found(text)) == 1
+    assert len(list(phrases(text))) == 1
 
 
 @pytest.mark.parametrize(
     "text", ["the forward pass", "a backward kernel", "each forward and backward pass"]
 )
 def test_words_of_the_field_are_not_found(text):
-    assert found(text) == []
+    assert list(phrases(text)) == []

@@ -306,7 +306,7 @@ def test_gradients_of_shared_arrays_are_summed_over_the_mesh(mesh, rows, check_v
 
 @pytest.fixture
 def cuda(own_host, monkeypatch):
-    """The own kernels on the host as what None chooses on CUDA."""
+    """dnnffi's own kernels on the host, as the implementation that None chooses on CUDA."""
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setitem(implementations.WAYS, "cudnn", implementations.WAYS["standin"])
     warn_once.cache_clear()

@@ -1,4 +1,4 @@
-"""Sum the gradient of a bias on CuPy arrays on CUDA, by own kernels that are kept."""
+"""Sum the gradient of a bias on CuPy arrays on CUDA, by kernels that are kept."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _on_device(name: str, value: Any, function: str) -> AnyArray:
 
 
 def kind(array: AnyArray) -> str | None:
-    """Return the platform of an array, "host", "cuda" or "rocm"; None on an unnamed device."""
+    """Return the platform of an array: "host", "cuda" or "rocm"; None for another device."""
     found = _kind_of_class(array.__class__)
     return array.kind if found is None else found
 

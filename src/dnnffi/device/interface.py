@@ -240,7 +240,7 @@ class MemoryWithGraphs(Memory, Protocol):
         """Shared memory that a block may have on ``device``, where a kernel asks for it."""
 
     def l2_bytes(self, device: int) -> int:
-        """Return the size of the L2 cache of ``device``."""
+        """Return the bytes of the L2 cache of ``device``."""
 
     def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
         """Blocks of a kernel for which the current device has room at the same time."""

@@ -154,7 +154,7 @@ class Operations:
         context.reach(Phase.DATA if weights is None else Phase.SPENT)
 
     def clear(self) -> None:
-        """Release graphs and of the arrays for copies."""
+        """Release graphs and the arrays for copies."""
         for operation in self._all:
             operation.clear()
         self._staging = None

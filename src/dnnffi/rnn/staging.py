@@ -54,12 +54,12 @@ class Staging:
         self.nbytes = staged_bytes(problem)
 
     def stand_in(self, at: ForwardAddresses) -> ForwardAddresses:
-        """The addresses of a forward pass with staging arrays in them; missing ones stay so."""
+        """Return ``at`` with the addresses of the staging arrays; an address that is 0 stays 0."""
         own = {n: array.data.ptr for n, array in self._arrays.items() if getattr(at, n)}
         return at._replace(**own)
 
     def run(self, graph: Graph, at: ForwardAddresses, stream: Stream) -> None:
-        """A graph of a forward pass on `stand_in`, for the caller's addresses."""
+        """Launch a graph of a forward pass on `stand_in`, and copy from and to ``at``."""
         for name in self._copied.read:
             self._between(name, at, stream, back=False)
         graph.launch(stream)

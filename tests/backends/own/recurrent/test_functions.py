@@ -162,7 +162,7 @@ def test_lengths_on_the_device_are_copied_where_they_cannot_be_read(host, monkey
 def test_lengths_on_the_device_that_are_out_of_range_count_as_the_nearest(
     request, monkeypatch, dtype
 ):
-    """float32 runs on the own kernels, float64, which they do not have, in the library."""
+    """float32 runs on dnnffi's kernels, float64, which they do not have, in the library."""
     monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", True)
     host = request.getfixturevalue("emulated" if dtype == "float32" else "host")
     lengths = host.asarray(np.array((9, -3, 3, 4, 2), "i4"))

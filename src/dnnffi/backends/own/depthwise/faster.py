@@ -1,4 +1,4 @@
-"""Records of problems for which an own kernel runs without being measured against the vendor's.
+"""Records of problems for which dnnffi's kernel runs without being measured against the vendor's.
 
 A row is here because on an H200 the kernel was faster than PyTorch without a search, which takes
 kernels of its own or what cuDNN's heuristics choose, for all layers of MobileNetV2 and V3,
@@ -57,7 +57,7 @@ FASTER = {
 
 
 def is_faster(problem: ConvProblem) -> bool:
-    """Return whether the own kernel is known to be faster for a problem that `has_kernel`."""
+    """Return whether dnnffi's kernel is known to be faster for a problem that `has_kernel`."""
     spec = problem.spec
     kernel, stride = spec.kernel[0], spec.stride[0]
     row = FASTER.get(

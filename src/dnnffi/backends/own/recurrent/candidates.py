@@ -1,4 +1,4 @@
-"""Candidates of the own recurrent kernels for a problem: a few, measured by the tuner.
+"""Candidates of dnnffi's own recurrent kernels for a problem: a few, measured by the tuner.
 
 Forward kernels are called "1", "2" and so on, the one with the least estimate first. For training
 there are pairs: "2.1" has the second forward kernel and the first backward kernel. A problem of a
@@ -51,8 +51,9 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 21
-"""Version of the kernels: times that were measured with another version are not used."""
+_VERSION = 22
+"""Version of the kernels and of the configurations that their numbers name: stored times of other
+versions are not used."""
 
 _MIN_CAPABILITY = (8, 0)
 _MIN_CLUSTER_CAPABILITY = (9, 0)
@@ -204,7 +205,7 @@ class OwnCandidates:
         self._ways.clear()
 
     def _refusal_reason(self, problem: RNNProblem) -> str:
-        """Return why the own kernels do not run a problem; an empty string if they do."""
+        """Return why dnnffi's own kernels do not run a problem; an empty string if they do."""
         return limit_of(LIMITS, problem) or why_not_here(self._memory)
 
     def _named(self, problem: RNNProblem) -> list[tuple[str, _Pair | _OneStep]]:
@@ -303,7 +304,7 @@ def _ways(
 
 
 def why_not_here(memory: Any) -> str:
-    """Return why the own kernels cannot run on the current device; an empty string if they can."""
+    """Return why dnnffi's own kernels cannot run on the current device, else an empty string."""
     if problem := memory.kernel_problem():
         return f"our own kernels {problem}"
     major, minor, _ = memory.architecture(memory.current_device())

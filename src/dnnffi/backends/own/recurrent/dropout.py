@@ -1,4 +1,4 @@
-"""Dropout between the layers of the own kernels: the same random numbers are drawn twice.
+"""Dropout between the layers of dnnffi's own kernels: the same random numbers are drawn twice.
 
 Nothing but a seed and a number is kept: a forward pass writes them into its reserve space, and its
 backward pass draws the same masks from them again. `dnnffi.reference.dropout` draws them in NumPy.
@@ -28,7 +28,7 @@ _MAX_BLOCKS = 2**16 - 1  # in the second and third dimension
 
 
 class Generator(StatesInOrder):
-    """The random numbers of the own dropout on one device; a forward pass advances their state."""
+    """The random numbers of the kernels' dropout on a device. A forward pass advances them."""
 
     def __init__(self, memory: MemoryWithGraphs, device: int, seed: int) -> None:
         super().__init__(memory, device)
@@ -51,7 +51,7 @@ def checked_generator(generator: Any, device: int) -> Generator:
         raise ValueError("generator: a problem with dropout needs random numbers")
     if not isinstance(generator, Generator):
         raise TypeError(
-            f"generator must be a {Generator.__module__}.Generator, made for the own kernels; "
+            f"generator must be a {Generator.__module__}.Generator, made for dnnffi's own kernels; "
             f"got a {type(generator).__module__}.{type(generator).__name__}"
         )
     if generator.device != device:

@@ -1,4 +1,4 @@
-"""Execution of a recurrent network by the own kernels, layer by layer, on the arrays of a call.
+"""Execution of a recurrent network by dnnffi's own kernels, layer by layer, on a call's arrays.
 
 A forward pass runs, for each layer, the products of x of all steps, then one kernel for all steps
 of both directions. A backward pass is a kernel for all steps, then the products that give dx; the
@@ -84,7 +84,7 @@ class MatrixPlace(NamedTuple):
 
 
 class OwnNetwork:
-    """A network on the own kernels, on one device, ready for any sizes.
+    """A network on dnnffi's own kernels, on one device, ready for any sizes.
 
     ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
     have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` configure the

@@ -1,4 +1,4 @@
-"""Limits of the own recurrent kernels, as data."""
+"""Limits of dnnffi's own recurrent kernels, as data."""
 
 from __future__ import annotations
 

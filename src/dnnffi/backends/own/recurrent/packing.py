@@ -62,7 +62,7 @@ class Packing:
     ) -> None:
         self._item_bytes, self._x_bytes, self._y_bytes = item_bytes, x_bytes, y_bytes
         self._memory = memory
-        self._table = memory.kernel(*table_kernel(has_device_lengths=has_device_lengths))
+        self._table_kernel = memory.kernel(*table_kernel(has_device_lengths=has_device_lengths))
         self._kernels: dict[tuple[str, int], Kernel] = {
             key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
         }
@@ -222,7 +222,7 @@ class Packing:
         params = TableParams(lengths, layout.batch, layout.steps, *at)
         blocks = -(-max(layout.batch, layout.steps + 1) // _THREADS)
         shared = INDEX_BYTES * _THREADS
-        self._table(
+        self._table_kernel(
             (blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream, shared_mem=shared
         )
 
@@ -233,7 +233,7 @@ class Packing:
             part = entries[first : first + at_once]
             head = np.array((target + INDEX_BYTES * first, part.size), np.int64).tobytes()
             values = part.tobytes().ljust(at_once * INDEX_BYTES, b"\0")
-            self._table((1,), (_THREADS,), (head + values,), stream=launch.stream)
+            self._table_kernel((1,), (_THREADS,), (head + values,), stream=launch.stream)
 
     def _piece_bytes(self, source: int, target: int) -> int:
         """Return the bytes of the widest pieces of which rows of x consist at two addresses."""

@@ -90,8 +90,8 @@ def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> li
     likely = [one for us, one in estimates if us <= _MAX_RATIO * estimates[0][0]]
     ways: dict[object, KernelConfig] = {}
     for one in likely:
-        has_few = one.cluster and not one.kind.backward and one.k_warps <= _FEW_PARTS
-        ways.setdefault((one.cluster, one.scatter, one.chunks > 1, has_few), one)
+        has_few_parts = one.cluster and not one.kind.backward and one.k_warps <= _FEW_PARTS
+        ways.setdefault((one.cluster, one.scatter, one.chunks > 1, has_few_parts), one)
     chosen = [*ways.values()]
     shapes: Counter[object] = Counter()
     for one in likely:

@@ -254,6 +254,9 @@ template <class Derived> struct RingTurns
     /* The step that a turn is for. */
     DEVICE int step_of(int turn) const { return BACKWARD ? num_steps - 1 - turn : turn; }
 
+    /* The step whose inputs L2 is asked for when those of a step are requested. */
+    DEVICE static int ahead_of(int step) { return BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS; }
+
     /* Stores what the turn before this one left, and requests what takes its place. */
     DEVICE void advance(int turn, int sub)
     {
@@ -329,7 +332,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
             const PassCursor &source = fetched[sub][r];
-            const int ahead = ahead_of(step);
+            const int ahead = Turns::ahead_of(step);
             if (ahead >= 0 && ahead < source.cursor.steps) prefetch(source.at(layout, ahead));
         }
     }
@@ -354,7 +357,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
             sources[sub][r].look_up(layout, loaded);
             targets[sub][r].look_up(layout, stored);
             seconds[sub][r].look_up(layout, stored);
-            if (PREFETCH_STEPS > 0) fetched[sub][r].look_up(layout, ahead_of(loaded));
+            if (PREFETCH_STEPS > 0) fetched[sub][r].look_up(layout, Turns::ahead_of(loaded));
         }
     }
 
@@ -371,8 +374,6 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
     }
 
   private:
-    DEVICE static int ahead_of(int step) { return BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS; }
-
     DEVICE void store_word(const PassCursor &target, const uint4 *from, int r, int step) const
     {
         if (step < target.cursor.steps) target.cursor.write(from, target.at(layout, step), unit_of(r));
@@ -447,7 +448,7 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
             const int clamped = row < layout.batch ? row : layout.batch - 1;
             const RingCursor source = cursor_of(arrays.source(array), layout, unit, clamped);
             if (step < source.steps) source.read(to + place, source.at(source.distance(layout, step)), unit);
-            const int ahead = BACKWARD ? step - PREFETCH_STEPS : step + PREFETCH_STEPS;
+            const int ahead = Turns::ahead_of(step);
             if (PREFETCH_STEPS > 0 && ahead >= 0 && ahead < source.steps)
                 prefetch(source.at(source.distance(layout, ahead)));
         });
@@ -458,12 +459,13 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
         const uint4 *const from = slot(turn, sub);
         for_each_word(sub, [&](int place, int array, int unit, int row) {
             if (row >= layout.batch) return;
-            const RingCursor targets[2] = {cursor_of(arrays.target(array), layout, unit, row),
-                                           cursor_of(arrays.second(array), layout, unit, row)};
-#pragma unroll
-            for (const RingCursor &target : targets)
+            const auto store_to = [&](const Array &found) {
+                const RingCursor target = cursor_of(found, layout, unit, row);
                 if (step < target.steps)
                     target.write(from + place, target.at(target.distance(layout, step)), unit);
+            };
+            store_to(arrays.target(array));
+            store_to(arrays.second(array));
         });
     }
 

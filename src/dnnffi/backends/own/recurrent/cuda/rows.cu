@@ -30,7 +30,19 @@ struct DeviceLengths
 {
     long long batch;
     const int *of_row; /* [batch] */
+
+    DEVICE int length(long long row, int steps) const
+    {
+        const int found = of_row[row];
+        return found < 0 ? 0 : found < steps ? found : steps;
+    }
 };
+
+/* Whether a row precedes another one in the tables: longer ones do, and of equal ones the first. */
+static DEVICE bool precedes(int length, long long row, int other_length, long long other)
+{
+    return length > other_length || (length == other_length && row < other);
+}
 
 /* Fills a row of one step with zeros, by the threads of a warp. */
 template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, long long bytes)
@@ -73,10 +85,7 @@ static DEVICE void begin(const BeginParams &params, int batch, const LengthOf &l
     for (int row = threadIdx.x; row < batch; row += blockDim.x) {
         const int length = length_of(row);
         int rank = 0;
-        for (int other = 0; other < batch; other++) {
-            const int other_length = length_of(other);
-            rank += other_length > length || (other_length == length && other < row);
-        }
+        for (int other = 0; other < batch; other++) rank += precedes(length_of(other), other, length, row);
         sorted_lengths[rank] = length;
         sorted_rows[rank] = row;
     }
@@ -137,10 +146,7 @@ extern "C" __global__ void begin_rows_of_device(const __grid_constant__ BeginPar
     extern __shared__ __align__(16) unsigned char memory[];
     const int batch = rows.batch, steps = gridDim.x / params.parts;
     int *lengths = (int *)memory + 2 * batch;
-    for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-        const int length = rows.of_row[row];
-        lengths[row] = length < 0 ? 0 : length < steps ? length : steps;
-    }
+    for (int row = threadIdx.x; row < batch; row += blockDim.x) lengths[row] = rows.length(row, steps);
     __syncthreads();
     const auto length_of = [&](int row) { return lengths[row]; };
     begin<true>(params, batch, length_of, (int *)memory);
@@ -164,10 +170,8 @@ extern "C" __global__ void make_tables(const __grid_constant__ TableParams param
     extern __shared__ __align__(16) unsigned char memory[];
     int *const others = (int *)memory;
     const int steps = params.steps, number = blockIdx.x * blockDim.x + threadIdx.x;
-    const auto length_of = [&](long long row) {
-        const int length = row < params.batch ? params.of_row[row] : 0;
-        return length < 0 ? 0 : length < steps ? length : steps;
-    };
+    const DeviceLengths rows{params.batch, params.of_row};
+    const auto length_of = [&](long long row) { return row < rows.batch ? rows.length(row, steps) : 0; };
     const int length = length_of(number);
     int rank = 0, offset = 0;
     for (long long first = 0; first < params.batch; first += blockDim.x) {
@@ -175,7 +179,7 @@ extern "C" __global__ void make_tables(const __grid_constant__ TableParams param
         __syncthreads();
         const long long left = params.batch - first;
         for (int i = 0; i < blockDim.x && i < left; i++) {
-            rank += others[i] > length || (others[i] == length && first + i < number);
+            rank += precedes(others[i], first + i, length, number);
             offset += others[i] < number ? others[i] : number;
         }
         __syncthreads();
