@@ -122,7 +122,7 @@ struct StagedGather
             wait_for_each<COUNT>(words, tag, late, [&](uint4 &word, int i) { request(word, first + i); });
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                if (is_there(first + i)) *slice.place(staged, first + i) = received(words[i], late);
+                if (is_there(first + i)) *slice.place(staged, first + i) = received<true>(words[i], late);
         }
         slice.sync();
         multiply_staged(sums, weights, staged);
@@ -177,7 +177,8 @@ struct ChunkedGather
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++)
                 if (slice.has(chunk, i))
-                    *slice.place(place, i) = STREAM_RING > 0 ? untagged(mine[i]) : received(mine[i], late);
+                    *slice.place(place, i) =
+                        STREAM_RING > 0 ? untagged(mine[i]) : received<true>(mine[i], late);
             /* The next chunk's words may not have been there yet when they were requested. */
             if (AHEAD > 1 && chunk + 1 < CHUNKS) {
                 uint4 *next = words[(chunk + 1) % AHEAD];
@@ -245,7 +246,7 @@ struct RegisterGather
                 if (round * STEPS + i < WARP_K) {
 #pragma unroll
                     for (int j = 0; j < COLUMNS; j++)
-                        mine[i * COLUMNS + j] = received(mine[i * COLUMNS + j], late);
+                        mine[i * COLUMNS + j] = received<false>(mine[i * COLUMNS + j], late);
                     sums.add(weights, round * STEPS + i, mine + i * COLUMNS);
                 }
         }
