@@ -40,6 +40,7 @@ _IN_FLOAT = ffi.integer_const("CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE")
 
 _ONE, _ZERO = ffi.new("float *", 1), ffi.new("float *", 0)
 _ROWS = ffi.integer_const("CUBLASLT_MATRIX_LAYOUT_COLS")  # the library's columns are our rows
+_BATCH_STRIDE = ffi.integer_const("CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET")
 
 
 class Matrix(NamedTuple):
@@ -47,14 +48,15 @@ class Matrix(NamedTuple):
 
     rows, columns : what lies in memory; rows is None where each call brings it (`RowsProduct`)
     leading : elements from a row to the next; None where rows follow each other without gaps
-    batch_stride : elements from a matrix of the batch to the next; 0 where it is the same one
+    batch_stride : elements from a matrix of the batch to the next; 0 where it is the same one, None
+        where the matrices follow each other without gaps
     transposed : whether the product takes it transposed
     """
 
     rows: int | None
     columns: int
     leading: int | None = None
-    batch_stride: int = 0
+    batch_stride: int | None = 0
     transposed: bool = False
 
     def with_rows(self, rows: int | None) -> Matrix:
@@ -72,11 +74,13 @@ class Matrix(NamedTuple):
         rows = check_range(f"{name}.rows", self.rows, 1)
         columns = check_range(f"{name}.columns", self.columns, 1)
         leading = columns if self.leading is None else self.leading
+        leading = check_range(f"{name}.leading", leading, columns, INT64_MAX)
+        stride = rows * leading if self.batch_stride is None else self.batch_stride
         return Matrix(
             rows,
             columns,
-            check_range(f"{name}.leading", leading, columns, INT64_MAX),
-            check_range(f"{name}.batch_stride", self.batch_stride, 0, INT64_MAX),
+            leading,
+            check_range(f"{name}.batch_stride", stride, 0, INT64_MAX),
             check_flag(f"{name}.transposed", self.transposed),
         )
 
@@ -296,8 +300,9 @@ class _Layouts:
         self._library = library
         self._set = library.lib.cublasLtMatrixLayoutSetAttribute
         self._made: dict[tuple[Matrix, int], _Descriptor] = {}
-        self._varying: list[Any] = []  # pointers
-        self._new_rows = ffi.new("uint64_t *")
+        # Pointers, and the elements of a row where the distance of a batch's matrices varies too.
+        self._varying: list[tuple[Any, int]] = []
+        self._new_rows, self._new_stride = ffi.new("uint64_t *"), ffi.new("int64_t *")
 
     def pointer(self, name: str, matrix: Matrix, batch: int) -> Any:
         """Return the layout of a matrix, called ``name`` in errors, of ``batch`` matrices."""
@@ -306,15 +311,20 @@ class _Layouts:
         if found is None:
             found = self._made[key] = self._layout(matrix.with_rows(self.rows).checked(name), batch)
             if matrix.rows is None:
-                self._varying.append(found.pointer)
+                varies = batch > 1 and matrix.batch_stride is None
+                row = (matrix.leading or matrix.columns) if varies else 0
+                self._varying.append((found.pointer, row))
         return found.pointer
 
     def set_rows(self, rows: int) -> None:
         """Set the number of rows of the matrices that leave it open."""
         self.rows = None  # until all have it
         self._new_rows[0] = rows
-        for pointer in self._varying:
+        for pointer, row in self._varying:
             status = self._set(pointer, _ROWS, self._new_rows, 8)
+            if row and not status:
+                self._new_stride[0] = rows * row
+                status = self._set(pointer, _BATCH_STRIDE, self._new_stride, 8)
             if status:
                 raise self._library.error(
                     status, "cublasLtMatrixLayoutSetAttribute", f"{rows} rows"

@@ -39,7 +39,11 @@ from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
 from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
-from dnnffi.backends.own.recurrent.products import GradientAddresses, Products
+from dnnffi.backends.own.recurrent.products import (
+    GradientAddresses,
+    Products,
+    directions_at_once,
+)
 from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
 from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
 from dnnffi.backends.own.source import KernelSource
@@ -154,9 +158,12 @@ class OwnNetwork:
             for direction in range(self.directions)
         ]
         self._all_products = RowsProducts(library, device, spec.dtype, math=problem.options.math)
+        self.directions_at_once = directions_at_once(kind, self.directions)
         self.products = {
-            inputs: Products(self._all_products, kind, inputs)
-            for inputs in dict.fromkeys(self.layer_inputs)
+            inputs: Products(
+                self._all_products, kind, inputs, self.directions_at_once, one.matrix_stride // size
+            )
+            for inputs, one in dict(zip(self.layer_inputs, self.weights, strict=True)).items()
         }
         self.small_products: NetworkProducts | None = None
         if can_be_small(kind, self.layer_inputs):
@@ -367,7 +374,7 @@ class OwnRNNExecutor(AddressExecutor):
             small.of_x[layer].run(launch, self._positions, where)
             return
         products = self._products[self._network.layer_inputs[layer]]
-        for one in where:
+        for one in where[:: self._network.directions_at_once]:
             products.of_x(launch, self._positions, *one, at.workspace)
 
     def _prepare_h(self, launch: Launch, layer: int, at: ForwardAddresses) -> None:
@@ -491,7 +498,8 @@ class OwnRNNExecutor(AddressExecutor):
         if self.problem.has_device_lengths:
             self._clear_unused(launch, at.reserve, xs)
 
-        found = [self._matrix_addresses(at, xs, place) for place in network.matrices]
+        at_once = 1 if buffers.small_products is not None else network.directions_at_once
+        found = [self._matrix_addresses(at, xs, place) for place in network.matrices[::at_once]]
 
         def enqueue_dw_ih(launch: Launch) -> None:
             for layer, gates, x, dw_ih, _, _ in found:

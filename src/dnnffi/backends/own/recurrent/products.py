@@ -1,7 +1,8 @@
 """The matrix products of a layer outside its kernels: of all steps at once, by cuBLASLt.
 
 Gates are stored side by side in the arrays of the kernels, each padded to whole octets of units. If
-that makes a difference, the products of a layer are a batch, one for each gate.
+that makes a difference, the products of a layer are a batch, one for each gate. Else those of both
+directions are a batch, but for dx, which is their sum.
 """
 
 from __future__ import annotations
@@ -30,27 +31,37 @@ class Operands(NamedTuple):
     batch: int = 1
 
 
-def layer_products(kind: Kind, inputs: int) -> dict[str, Operands]:
-    """Return the products of a layer with ``inputs`` inputs, each of one direction, by name.
+def directions_at_once(kind: Kind, directions: int) -> int:
+    """Return the directions whose products are one batch."""
+    return directions if kind.padded == kind.hidden else 1
+
+
+def layer_products(
+    kind: Kind, inputs: int, directions: int = 1, matrix_stride: int = 0
+) -> dict[str, Operands]:
+    """Return the products of a layer with ``inputs`` inputs by name.
 
     They are "of_x", and for training "dx", "dw_ih", "dw_hh" and of a GRU "dw_hh_n": n's product of
     h has a column of its own, the last. The matrices of "dx" have as many rows as the gradients of
-    the gates have columns, padded ones included.
+    the gates have columns, padded ones included. "dx" is of one direction, the others of as many as
+    are given, at most `directions_at_once`: the matrices of a direction lie ``matrix_stride``
+    elements behind those of the one before.
     """
     hidden, padded = kind.hidden, kind.padded
     width = (kind.saved if kind.training else kind.gates) * padded
-    x, h = Matrix(None, inputs), Matrix(None, hidden, leading=padded)
+    follows = None if directions > 1 else 0  # arrays with a row for each position
+    x, h = Matrix(None, inputs), Matrix(None, hidden, padded, follows)
 
     def matrices(gates: int, columns: int) -> Matrix:
         """Return the matrices of ``gates`` gates, as the flat weights have them."""
         if padded == hidden:
-            return Matrix(gates * hidden, columns)
+            return Matrix(gates * hidden, columns, batch_stride=matrix_stride)
         return Matrix(hidden, columns, batch_stride=hidden * columns)
 
     def of_gates(gates: int, *, transposed: bool) -> tuple[Matrix, int]:
         """Return the first gates of all positions, and the batch that they form."""
         if padded == hidden:
-            return Matrix(None, gates * hidden, width, transposed=transposed), 1
+            return Matrix(None, gates * hidden, width, follows, transposed), directions
         return Matrix(None, hidden, width, padded, transposed), gates
 
     def gradients(gates: int, factor: Matrix) -> Operands:
@@ -92,18 +103,25 @@ class GradientAddresses(NamedTuple):
 
 
 class Products:
-    """Products of layers with ``inputs`` inputs, each of one direction, on addresses.
+    """Products of layers with ``inputs`` inputs on addresses, those of the first direction.
 
     They are ready for any number of positions: `bind` chooses their algorithms. ``of_network`` has
-    all products of a network.
+    all products of a network. Those of ``directions`` are a batch: see `layer_products`.
     """
 
-    def __init__(self, of_network: RowsProducts, kind: Kind, inputs: int) -> None:
+    def __init__(
+        self,
+        of_network: RowsProducts,
+        kind: Kind,
+        inputs: int,
+        directions: int,
+        matrix_stride: int,
+    ) -> None:
         self._kind = kind
         self._row_bytes = inputs * ITEM_SIZES[kind.dtype]
         self._training = {
             name: of_network.product(*one[:3], batch=one.batch)
-            for name, one in layer_products(kind, inputs).items()
+            for name, one in layer_products(kind, inputs, directions, matrix_stride).items()
         }
         self._of_x = self._training.pop("of_x")
         self._bound: dict[int, BoundProducts] = {}
