@@ -44,7 +44,7 @@ _used: Living[Library] = Living()
 
 
 class _Forked(Once[int, Handle]):
-    """Stands in for the handles that a library had before the fork."""
+    """Stand-in for the handles of a library in a forked process; each access raises."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -101,7 +101,7 @@ def _major(path: str) -> int:
 
 
 def _of_cuda(place: loader.Place) -> loader.Place:
-    """The files that are of the CUDA of this process, by their names."""
+    """Restrict a place to files whose names have a CUDA version of this process."""
 
     def candidates() -> Iterator[str]:
         found, majors = list(place.candidates()), cuda_majors()

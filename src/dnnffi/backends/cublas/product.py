@@ -137,7 +137,7 @@ class MatrixProduct:
     def run(
         self, launch: Launch, a: int, b: int, c: int, workspace: int, *, accumulate: bool = False
     ) -> None:
-        """Enqueue it on the stream of ``launch``, which may be captured.
+        """Enqueue the product on the stream of ``launch``, which may be captured.
 
         ``a``, ``b`` and ``c`` are addresses of the dtype's alignment; where all three have 16
         bytes, faster algorithms run. ``workspace`` has 256 bytes of alignment; 0 suffices where
@@ -247,7 +247,10 @@ class RowsProduct:
         *,
         accumulate: bool = False,
     ) -> None:
-        """Enqueue the product of ``rows`` rows; ``addresses`` of A, B and C. Else as there."""
+        """Enqueue the product of ``rows`` rows on the ``addresses`` of A, B and C.
+
+        The other arguments are those of `MatrixProduct.run`.
+        """
         taken = self._products.take(rows)
         descriptors = taken.made.get(self.number) or taken.of(self)
         try:
@@ -405,7 +408,7 @@ class _Descriptors:
         workspace: int,
         accumulate: bool,
     ) -> None:
-        operation, b_layout, a_layout, c_layout = self._arguments or self._is_closed()
+        operation, b_layout, a_layout, c_layout = self._arguments or self._raise_closed()
         library, device = self._library, self._device
         a, b, c = addresses
         handle = library.handles.find(device) or handle_of(library, device)
@@ -450,13 +453,14 @@ class _Descriptors:
         a, b, c = (one.with_rows(self._layouts.rows) for one in self._matrices)
         return f"{c} = {a} {b} in {self._layouts.dtype}, {self._rest}"
 
-    def _is_closed(self) -> Any:
+    def _raise_closed(self) -> Any:
         raise ValueError("this MatrixProduct is closed")
 
     def _choose(self, alignment: int, limit: int) -> Any:
         """Return the result of the heuristic for addresses of ``alignment`` bytes.
 
-        Only of the addresses: it knows the gaps between rows and matrices from the layouts.
+        This is the alignment of the addresses only: the heuristic reads the gaps between rows and
+        matrices from the layouts.
         """
         operation, b_layout, a_layout, c_layout = self._arguments
         library, name = self._library, "CUBLASLT_MATMUL_PREF"

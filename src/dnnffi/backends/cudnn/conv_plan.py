@@ -58,7 +58,7 @@ MOST_SHARED_WORKSPACE = 32 * 2**20
 
 @dataclass(eq=False)
 class _OfThread:
-    """The executors of one thread: the one in use, its graphs, and those to fall to."""
+    """The executors of one thread: the one in use, its graphs, and those to use if it fails."""
 
     executor: EngineExecutor
     others: Iterator[EngineExecutor]
@@ -66,7 +66,7 @@ class _OfThread:
 
 
 class _Captures:
-    """Whether captures are tried, which they are until one fails."""
+    """A flag of a plan: captures are tried until one fails."""
 
     tried = True
 
@@ -180,7 +180,7 @@ class CudnnConvPlan(ConvProblemPlan):
         return executor
 
     def _fall(self, own: _OfThread, error: Exception) -> bool:
-        """Go on to the next executor after one has failed; return False if there is no other."""
+        """Switch to the next executor after one has failed; return False if there is no other."""
         failed = own.executor
         own.operation.clear()
         self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")

@@ -36,12 +36,14 @@ CLASS_BUDGET = 0.1
 They begin when the arrays are made.
 """
 
-_GRAPHED_CALLS = 10  # in one graph, so that what is measured is the GPU and not the launch
-_LAUNCH_MS = 0.05  # what a call may take longer than its kernels
-_HOPELESS = 1.5  # times slower than the best in a first graph, which is many calls
-_NEAR, _FINALISTS = 1.2, 8  # who is within so much of the best is measured again,
-_PLACES, _TURNS = 3, 2  # number of argument sets, and calls per set
-_COMPARED = 2**17  # elements of a result: candidates are many, and copies to the host slow
+_GRAPHED_CALLS = 10  # in one graph, so that the GPU is measured and not the launch
+_MAX_LAUNCH_MS = 0.05  # by which a call may take longer than its kernels
+_MAX_GRAPH_SLOWDOWN = 1.5  # factor over the best time; a slower first graph is not run again
+# Candidates that are measured again: at most the number, each within the factor of the best time.
+_MAX_FINALIST_SLOWDOWN, _MAX_FINALISTS = 1.2, 8
+_NUM_ARRAY_SETS, _GRAPH_LAUNCHES_PER_SET = 3, 2  # measured for each finalist
+# Approximate elements compared per result: copies to the host are slow, candidates many.
+_COMPARED_ELEMENTS = 2**17
 
 
 OnStream = Callable[[Stream], object]
@@ -96,23 +98,23 @@ class ConvTrial:
         self.result = self._image(problem.result_shape, fill)
 
     def found(self) -> HostArrays:
-        """The result on the host; of a long one elements from all over it."""
+        """Copy the result to the host; of a long one, a sample from all of its parts."""
         flat = self.result.reshape(-1)
         if is_external(flat.__class__):
-            return [sample(flat)]  # which takes parts, without a step
-        # Odd, so that it meets all channels.
-        return [sample(flat[:: flat.size // _COMPARED | 1])]
+            return [sample(flat)]  # external arrays have no slices with a step
+        # An odd step meets all channels if their number is a power of two.
+        return [sample(flat[:: flat.size // _COMPARED_ELEMENTS | 1])]
 
     def run(self, call: OnStream) -> HostArrays:
         """Run a call, wait for it, and return what it wrote."""
         stream = self.memory.current_stream()
-        # What others wrote is not to count as this one's.
+        # A call that writes nothing must not pass with the result of another candidate.
         self.memory.clear(self.result.data.ptr, self.result.nbytes, stream)
-        self.memory.elapsed(partial(call, stream))  # what fails late fails here
+        self.memory.elapsed(partial(call, stream))  # waits: asynchronous errors are raised here
         return self.found()
 
     def elsewhere(self) -> ConvTrial:
-        """The same on other memory."""
+        """Return a trial of the same problem on other memory."""
         return ConvTrial(self._problem, self._device, self._resources)
 
     def _image(self, shape: tuple[int, ...], fill: Filler) -> AnyArray:
@@ -332,7 +334,7 @@ def _refuse(
     allowed: float,
     choices: dict[str, EngineChoice],
 ) -> None:
-    """Move those whose results are not what most engines found from ``times`` to ``refused``.
+    """Move plans whose results differ from those of most engines from ``times`` to ``refused``.
 
     Engines count, not plans: an engine with many settings would outvote the others.
     """
@@ -352,7 +354,7 @@ def _refuse(
 def _group(
     alike: list[tuple[HostArrays, list[str]]], found: HostArrays, allowed: float
 ) -> list[str]:
-    """The names of those whose results agree with ``found``; a new list where none do."""
+    """Return the names of the plans whose results agree with ``found``; a new list if none do."""
     for other, names in alike:
         if not disagreement(found, other, allowed, ""):
             return names
@@ -361,16 +363,20 @@ def _group(
 
 
 def _first(times: dict[str, float], choices: dict[str, EngineChoice]) -> dict[str, EngineChoice]:
-    """Return the candidates that one measurement each does not tell apart."""
+    """Return the fastest candidates, between which a single measurement cannot decide."""
     fastest = sorted(times, key=times.__getitem__)
-    near = [name for name in fastest[:_FINALISTS] if times[name] <= _NEAR * times[fastest[0]]]
+    near = [
+        name
+        for name in fastest[:_MAX_FINALISTS]
+        if times[name] <= _MAX_FINALIST_SLOWDOWN * times[fastest[0]]
+    ]
     return {name: choices[name] for name in near} if len(near) > 1 else {}
 
 
 def _in_turns(
     trial: ConvTrial, executors: ConvExecutors, choices: dict[str, EngineChoice]
 ) -> dict[str, float]:
-    """Milliseconds of several plans, means over sets of arrays that lie in different places.
+    """Measure the milliseconds of several plans, as means over sets of arrays in different memory.
 
     A plan's time depends on their addresses. On each set the plans take turns, since clocks change
     from second to second. Empty if there is nothing to decide, or nothing could be measured:
@@ -384,7 +390,7 @@ def _in_turns(
     try:
         for name, choice in choices.items():
             made[name] = executors.made_again(choice)
-        for place in range(_PLACES):
+        for place in range(_NUM_ARRAY_SETS):
             if place:
                 trials.append(trial.elsewhere())  # while the others stay where they are
             found.append(_turns(trials[place], made))
@@ -397,12 +403,12 @@ def _in_turns(
 
 
 def _turns(trial: ConvTrial, executors: dict[str, EngineExecutor]) -> dict[str, float]:
-    """Milliseconds of several plans on one set of arrays."""
+    """Measure the milliseconds of a call of each plan on one set of arrays."""
     memory = trial.memory
     workspace = trial.workspace(max(one.workspace_bytes for one in executors.values()))
     calls = {name: _captured(trial.call(e, workspace), memory) for name, e in executors.items()}
     turns: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(_TURNS):
+    for _ in range(_GRAPH_LAUNCHES_PER_SET):
         for name, call in calls.items():
             turns[name].append(memory.elapsed(call) / _GRAPHED_CALLS)
     return {name: min(values) for name, values in turns.items()}
@@ -420,12 +426,12 @@ def _captured(call: OnStream, memory: MemoryWithGraphs) -> Callable[[], object]:
 
 
 def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
-    """Milliseconds of a call, of several in a graph where that can be captured."""
+    """Measure the milliseconds of a call, in a graph of several calls if it can be captured."""
     direct = partial(call, memory.current_stream())
-    if (once := memory.elapsed(direct)) > HOPELESS * best + _LAUNCH_MS:
+    if (once := memory.elapsed(direct)) > HOPELESS * best + _MAX_LAUNCH_MS:
         return once
     try:
         launch = _captured(call, memory)
     except FAILURES:
         return median_time(direct, memory, best)
-    return median_time(launch, memory, best * _GRAPHED_CALLS, _HOPELESS) / _GRAPHED_CALLS
+    return median_time(launch, memory, best * _GRAPHED_CALLS, _MAX_GRAPH_SLOWDOWN) / _GRAPHED_CALLS

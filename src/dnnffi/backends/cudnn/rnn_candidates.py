@@ -25,7 +25,7 @@ class CudnnCandidates(VendorCandidates):
         super().__init__("cudnn", CudnnRNNExecutor, Generator, library, LIMITS)
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """None but the one that the caller named; else "standard" and what may beat it."""
+        """Return the algorithm that the caller named, or "standard" and those that may beat it."""
         named = problem.options.algorithm
         if named != "auto":
             return (named,)

@@ -126,7 +126,7 @@ class CudnnRNNExecutor(VendorRNNExecutor):
         )
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
-        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._raise_closed()
         x, y, h_0, h_n, c_0, c_n, weights, workspace, reserve, *_ = at
         status = self._forward(
             launch.handle,
@@ -154,7 +154,7 @@ class CudnnRNNExecutor(VendorRNNExecutor):
             raise self.library.error(status, "cudnnRNNForward", self.problem)
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._is_closed()
+        rnn, x_desc, y_desc, h_desc, c_desc = self._descriptors or self._raise_closed()
         y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, workspace, reserve, *_ = at
         status = self._backward_data(
             launch.handle,
@@ -186,7 +186,7 @@ class CudnnRNNExecutor(VendorRNNExecutor):
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
-        rnn, x_desc, y_desc, h_desc, _ = self._descriptors or self._is_closed()
+        rnn, x_desc, y_desc, h_desc, _ = self._descriptors or self._raise_closed()
         x, h_0, y, dweights, workspace, reserve = at
         if not accumulate:
             self._clear(dweights, self._weight_bytes, launch.stream)  # the library adds

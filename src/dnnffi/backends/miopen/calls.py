@@ -28,7 +28,7 @@ _TRAINING, _INFERENCE = 0, 1
 
 
 class Calls(ABC):
-    """The three calls, and the bytes that they want."""
+    """The three calls of a problem, and the bytes of workspace and reserve space they need."""
 
     workspace_bytes: int
     reserve_bytes: int
@@ -44,15 +44,15 @@ class Calls(ABC):
 
     @abstractmethod
     def forward(self, handle: Any, at: ForwardAddresses) -> None:
-        """Enqueue it."""
+        """Enqueue the forward pass."""
 
     @abstractmethod
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
-        """Enqueue it."""
+        """Enqueue the backward-data call."""
 
     @abstractmethod
     def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
-        """Enqueue it. Overwrites dweights."""
+        """Enqueue the backward-weights call, which overwrites dweights."""
 
 
 class StepCalls(Calls):
@@ -203,5 +203,5 @@ class SequenceCalls(Calls):
 
 
 def aligned(nbytes: int) -> int:
-    """``nbytes`` up to where another buffer may begin."""
+    """Round ``nbytes`` up to a multiple of 256, at which another buffer may begin."""
     return -(-nbytes // 256) * 256

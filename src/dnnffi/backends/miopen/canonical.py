@@ -13,7 +13,7 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, C
 
 
 class Direction(NamedTuple):
-    """One of MIOpen's three operations, by what its functions are called and take.
+    """One of MIOpen's three operations: the name in its functions, and their operands.
 
     ``operands`` are the two tensors that it reads, in the order of its functions, and the one that
     it writes, each "x", "w" or "y" of the ordinary convolution; ``searched`` is their order in the
@@ -46,7 +46,7 @@ class Canonical(NamedTuple):
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Canonical:
-        """The convolution behind a problem."""
+        """Return the ordinary convolution that computes a problem."""
         spec = problem.spec
         x, y = problem.x_shape, problem.y_shape
         direction = {
@@ -81,7 +81,7 @@ class Canonical(NamedTuple):
 def channel_matrix(
     shape: tuple[int, ...], channels_last: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """[N, C, ...] without gaps as a contiguous tensor of four dimensions, and a bias beside it."""
+    """Return contiguous 4-D shapes for an array [N, C, ...] without gaps and for its bias [C]."""
     batch, channels, *sizes = shape
     positions = prod(sizes)
     matrix = (batch * positions, channels, 1, 1)

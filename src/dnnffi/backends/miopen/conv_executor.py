@@ -39,7 +39,7 @@ from dnnffi.spec.layouts import packed_strides
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
-_MOST_ALGORITHMS = 16  # that a search may answer with; there are five
+_MAX_ALGORITHMS = 16  # results of a search; MIOpen has five algorithms
 
 
 Owned = TypeVar("Owned", bound=Resource)
@@ -242,14 +242,14 @@ class MiopenConvExecutor:
             most, workspace = 0, 0
         one, other, written = direction.searched
         count = ffi.new("int *")
-        measured = ffi.new("miopenConvAlgoPerf_t[]", _MOST_ALGORITHMS)
+        measured = ffi.new("miopenConvAlgoPerf_t[]", _MAX_ALGORITHMS)
         self.library.call(
             f"miopenFindConvolution{direction.name}Algorithm",
             launch.handle,
             *(self._tensors[one].pointer, address[one]),
             *(self._tensors[other].pointer, address[other]),
             *(self._convolution.pointer, self._tensors[written].pointer, address[written]),
-            *(_MOST_ALGORITHMS, count, measured, workspace, most, False),
+            *(_MAX_ALGORITHMS, count, measured, workspace, most, False),
             problem=self.problem,
         )
         if not count[0]:
@@ -305,7 +305,7 @@ class MiopenConvExecutor:
 
 
 def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Library) -> int | None:
-    """Return the bytes that ``workspace_limit`` leaves to a solution, beside a padded image."""
+    """Return the bytes of ``workspace_limit`` that a padded image leaves to a solution."""
     limit = problem.options.workspace_limit
     if limit is None or image is None:
         return limit

@@ -23,9 +23,11 @@ from dnnffi.spec.problem import PACKED, RNNProblem
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 
-_UNCOUNTED = 64
-"""Backward weights aligns a part of its workspace to these bytes and does not count them: it
-writes that far behind the size that MIOpen 3.4.0 asks for."""
+_UNCOUNTED_BYTES = 64
+"""Bytes that MIOpen 3.4.0 may write past the workspace size that it asks for.
+
+Backward weights aligns a part of its workspace to them and does not count the padding.
+"""
 
 
 class MiopenRNNExecutor(VendorRNNExecutor):
@@ -88,7 +90,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         there still (``tests/gfx1100/test_executor.py``).
         """
         problem = self.problem
-        workspace_bytes = aligned(self._calls.workspace_bytes + _UNCOUNTED)
+        workspace_bytes = aligned(self._calls.workspace_bytes + _UNCOUNTED_BYTES)
         self._kept, self.reserve_bytes = aligned(self._calls.reserve_bytes), 0
         if problem.training:
             self.reserve_bytes = self._kept + workspace_bytes
@@ -108,7 +110,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         if not self._descriptors:
-            self._is_closed()
+            self._raise_closed()
         if self._bias and not at.h_0:
             at = at._replace(h_0=self._zero_state(launch, at.workspace))
         self._calls.forward(launch.handle, at)
@@ -122,7 +124,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         if not self._descriptors:
-            self._is_closed()
+            self._raise_closed()
         kept = at.reserve + self._kept
         self._calls.backward_data(launch.handle, at._replace(workspace=kept))
 
@@ -130,7 +132,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False
     ) -> None:
         if not self._descriptors:
-            self._is_closed()
+            self._raise_closed()
         if self._bias and not at.h_0:
             at = at._replace(h_0=self._zero_state(launch, at.workspace))
         kept = at.reserve + self._kept

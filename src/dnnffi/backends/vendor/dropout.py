@@ -35,7 +35,7 @@ class StatesInOrder(ABC):
         self._lock = new_lock()
 
     def _begin(self, stream: Stream) -> None:
-        """The states are there, or ``stream`` fills them; the device is the current one."""
+        """Let uses wait for the work on ``stream`` that fills the states; the device is current."""
         memory = self._memory
         self._event = memory.new_event()
         self._stream = stream

@@ -78,7 +78,7 @@ _used: Living[VendorLibrary] = Living()
 
 
 class _Forked:
-    """Stands in for what a thread had of a library before the fork."""
+    """Stand-in for the handles of a library in a forked process; each access raises."""
 
     @property
     def handles(self) -> object:

@@ -14,7 +14,7 @@ Asked = TypeVar("Asked")
 class Limit(NamedTuple, Generic[Asked]):
     """Something that a backend does not have.
 
-    exceeded : whether what is asked for, a problem say, is that
+    exceeded : returns whether a request, for instance a problem, exceeds the limit
     words : the limit as it is told, with ``{asked...}`` for what came
     instead : who has it, or what to change; empty where it is done in another way
     mended : the version of the library without this limit, if there is one

@@ -1,4 +1,4 @@
-"""Ownership of native objects: created once, destroyed once, in whatever way they are let go."""
+"""Ownership of native objects: created once, destroyed once by close, with block or finalizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dnnffi.operating_system import register_at_fork
 
 
 class _Owner:
-    """Owns native objects: idempotent `close`, context manager, finalizer.
+    """Owner of native objects: idempotent `close`, context manager, finalizer.
 
     Destroying does not raise: nothing would catch the error of a finalizer.
     """
@@ -101,7 +101,7 @@ class ResourceGroup(_Owner):
         self._pointer = pointer
 
 
-_forks = 0  # that led to this process; asking for its number is a call of the system
+_forks = 0  # between the import and this process; cheaper to compare than os.getpid()
 
 
 def _count_fork() -> None:
@@ -113,7 +113,7 @@ register_at_fork(after_in_child=_count_fork)
 
 
 def _end(forks: int, out: Any, count: int, destroy: Callable[[Any], object]) -> None:
-    # In a forked child it is the parent's, and the library may have been in the middle of anything.
+    # In a forked child the object is the parent's, and a call may have been cut off by the fork.
     if forks != _forks:
         return
     for index in reversed(range(count)):

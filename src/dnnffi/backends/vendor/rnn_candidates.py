@@ -80,7 +80,7 @@ class VendorCandidates:
         return GroupedRNNExecutor(problem, groups, executor, self._library.memory)
 
     def clear(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no networks are kept."""
 
     def generator(self, device: int, seed: int) -> Generator:
         return self._generator(self._library, device, seed)

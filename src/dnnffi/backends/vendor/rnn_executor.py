@@ -16,7 +16,7 @@ from dnnffi.spec.weights import weight_layout
 
 
 class VendorRNNExecutor(AddressExecutor, ABC):
-    """The part of an executor that is not a vendor's.
+    """Base of the vendors' RNN executors.
 
     A vendor's class makes its descriptors and sets the sizes (`_describe`), and makes the C calls.
     Several threads may share an executor: each launches with a handle of its own.
@@ -84,7 +84,7 @@ class VendorRNNExecutor(AddressExecutor, ABC):
             )
         return found
 
-    def _is_closed(self) -> NoReturn:
+    def _raise_closed(self) -> NoReturn:
         """Raise the error of a call without the native descriptors that it needs."""
         raise ValueError("this executor is closed")
 

@@ -29,7 +29,7 @@ class RNNDataDescriptor(Descriptor, SequenceDescriptor):
     _data_types = DATA_TYPES
     _layouts = LAYOUTS
     _layout_type = "cudnnRNNDataLayout_t"
-    _of_functions = "RNNDataDescriptor"
+    _function_suffix = "RNNDataDescriptor"
 
     def _set(self, info: RNNDataInfo) -> None:
         if info.steps > MAX_STEPS:

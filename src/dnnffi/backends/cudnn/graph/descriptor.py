@@ -26,7 +26,7 @@ class _Attempt:
         self._values = values
 
     def __str__(self) -> str:
-        # Which handle it was is of no use.
+        # The address of a handle would tell the reader of an error nothing.
         shown = (
             f"{name}={value!r}"
             for name, value in self._values.items()
@@ -40,8 +40,8 @@ class BackendDescriptor(Resource):
 
     Finalized when its constructor returns, so it never changes and threads may share it. It keeps
     what its attributes point to alive until it is closed. An attribute or a combination that the
-    library refuses is a `CudnnError` or `UnsupportedError` that names it, and leaves nothing
-    behind.
+    library refuses raises a `CudnnError` or `UnsupportedError` that names it, and the descriptor
+    is destroyed.
     """
 
     _kind: ClassVar[str] = ""
@@ -82,7 +82,7 @@ class BackendDescriptor(Resource):
 
     @classmethod
     def _empty(cls, library: Library, source: BackendDescriptor) -> Self:
-        """One for the library to fill, out of ``source``, which it keeps alive."""
+        """Return a descriptor for the library to fill from ``source``, which it keeps alive."""
         made = cls.__new__(cls)
         made._create(library)
         made._kept = source

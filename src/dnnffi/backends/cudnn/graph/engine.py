@@ -25,7 +25,7 @@ from dnnffi.spec.checks import INT64_MAX, check_choice, check_range
 Knob = str | int
 """A knob's name, or its number where it has no name here."""
 
-_KNOBS = 8  # room for as many; up to 6 were seen set (9.19)
+_KNOB_CAPACITY = 8  # by which the array to read knobs into grows; up to 6 were set (9.19)
 
 
 class OperationGraph(BackendDescriptor):
@@ -134,10 +134,10 @@ class EngineConfig(BackendDescriptor):
 
     def knobs(self) -> dict[Knob, int]:
         """The knobs that are set, and to what."""
-        # Asked how many there are, 9.19 says none: ask for more and more until some room is left.
+        # cuDNN 9.19 reports a count of 0, so the capacity grows until it is not used up.
         room, choices = 0, list[KnobChoice]()
         while len(choices) == room:
-            room += _KNOBS
+            room += _KNOB_CAPACITY
             choices = self._read_descriptors("knobs", KnobChoice, room)
         chosen = {}
         for one in choices:

@@ -38,9 +38,10 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
     def of_rank_two(self) -> Geometry:
-        """The same with two spatial dimensions at least: those of 1-D with one of size 1 before.
+        """Return the same geometry with at least two spatial dimensions.
 
-        Engines are made for two and three. It is a matter of strides, nothing is copied.
+        1-D gets a dimension of size 1 in front: engines are made for two and three. Only strides
+        change, nothing is copied.
         """
         if len(self.stride) > 1:
             return self

@@ -33,7 +33,7 @@ class KnownWrong(NamedTuple):
 
     @property
     def when(self) -> str:
-        """For what it is not used, in words."""
+        """The dtype, layout and kernel sizes for which the engine is not used, in words."""
         words = [] if self.dtype is None else [self.dtype]
         if self.channels_last is not None:
             words.append(f"channels {'last' if self.channels_last else 'first'}")

@@ -34,8 +34,8 @@ class RNNDescriptor(Descriptor):
 
     ``dropout`` is kept alive and must not be closed before this; None without dropout.
     The input size is not part of it: the descriptors of ``x`` have it. ``padded_io`` tells the
-    functions on sequence descriptors that ``x`` and ``y`` have padding. MIOpen leaves about 100
-    bytes behind for each that was made and destroyed (3.4.0).
+    functions on sequence descriptors that ``x`` and ``y`` have padding. MIOpen leaks about
+    100 bytes for each that was made and destroyed (3.4.0).
 
     Raises ``ValueError`` or ``TypeError`` naming the argument; `MiopenError` from the setters.
     """

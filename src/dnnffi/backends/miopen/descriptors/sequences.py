@@ -27,7 +27,7 @@ class SeqTensorDescriptor(Descriptor, SequenceDescriptor):
     _data_types = RNN_DATA_TYPES
     _layouts = LAYOUTS
     _layout_type = "miopenRNNBaseLayout_t"
-    _of_functions = "RNNDataSeqTensorDescriptor"
+    _function_suffix = "RNNDataSeqTensorDescriptor"
 
     def _padding(self) -> Any:
         return ffi.NULL

@@ -27,12 +27,12 @@ class RNNDataInfo(NamedTuple):
 
 
 class SequenceDescriptor(Descriptor):
-    """The part of a vendor's descriptor of sequences that is not the vendor's."""
+    """Base of the vendors' descriptors of sequences: arguments, their checks, reading back."""
 
     _data_types: ClassVar[Mapping[str, int]]
     _layouts: ClassVar[Mapping[str, int]]
     _layout_type: ClassVar[str]  # in C
-    _of_functions: ClassVar[str]  # what stands behind Get and Set in their names
+    _function_suffix: ClassVar[str]  # of the names of the getter and the setter, after Get or Set
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SequenceDescriptor(Descriptor):
     def _set(self, info: RNNDataInfo) -> None:
         dtype, layout, *numbers, lengths = info
         self._call(
-            f"{self.library.prefix}Set{self._of_functions}",
+            f"{self.library.prefix}Set{self._function_suffix}",
             self.pointer,
             self._data_types[dtype],
             self._layouts[layout],
@@ -83,7 +83,7 @@ class SequenceDescriptor(Descriptor):
         def get(count: int) -> tuple[int, ...]:
             lengths = new("int[]", count)
             self._call(
-                f"{prefix}Get{self._of_functions}",
+                f"{prefix}Get{self._function_suffix}",
                 *(self.pointer, dtype, layout, *numbers, count, lengths, self._padding()),
             )
             return tuple(lengths)
@@ -101,7 +101,7 @@ class SequenceDescriptor(Descriptor):
 
     @abstractmethod
     def _padding(self) -> Any:
-        """The address of a value that is zero, with which the library fills; or NULL."""
+        """Return the address of a zero with which the library fills padding, or NULL."""
 
     @classmethod
     def _checked(cls, given: RNNDataInfo) -> RNNDataInfo:

@@ -27,7 +27,7 @@ class TensorInfo(NamedTuple):
 
 
 class TensorDescriptor(Descriptor):
-    """The part of a vendor's tensor descriptor that is not the vendor's."""
+    """Base of the vendors' tensor descriptors: arguments, their checks, reading back."""
 
     _kind = "Tensor"
     _data_types: ClassVar[Mapping[str, int]]
@@ -125,7 +125,7 @@ def padded_shape(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[
 
 
 def _spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """``strides``, unless an int32 cannot count the elements from the first to the last."""
+    """Return ``strides``; ``ValueError`` if the elements that they span exceed an int32."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
     if span > INT32_MAX:
         raise ValueError(
@@ -138,7 +138,7 @@ def _spanned(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...
 def array_layout(
     array: Array, known: Mapping[str, int]
 ) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """Data type, shape and strides in elements of an array."""
+    """Return the data type, the shape and the strides in elements of an array."""
     dtype, itemsize = array.dtype, array.dtype.itemsize
     name = data_type("the array's dtype", dtype, known)
     if not dtype.isnative:
