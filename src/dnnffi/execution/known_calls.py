@@ -10,7 +10,7 @@ T = TypeVar("T")
 Signature = tuple[Any, ...]
 
 MOST_CALLS = 1024
-"""Calls that are known before they are forgotten all at once."""
+"""Number of known calls at which all are forgotten."""
 
 
 class KnownCall(NamedTuple, Generic[T]):
@@ -21,27 +21,27 @@ class KnownCall(NamedTuple, Generic[T]):
 
 
 class KnownCalls(Generic[T]):
-    """The plans of calls that were checked, by all that was checked of them.
+    """The plans of calls that were checked, by the signature of the call.
 
-    Plans are referred to weakly: how many there are is the plan cache's business.
+    Plans are referred to weakly: the plan cache decides how many are kept.
     """
 
     def __init__(self, most: int = MOST_CALLS) -> None:
         self._most = most
-        self._known: dict[Signature, KnownCall[T]] = {}
+        self._calls: dict[Signature, KnownCall[T]] = {}
         # The dictionary's own, because it is on the path of every call.
-        self.find: Callable[[Signature], KnownCall[T] | None] = self._known.get
+        self.find: Callable[[Signature], KnownCall[T] | None] = self._calls.get
         """The call with a signature, or None."""
 
     def add(self, signature: Signature, plan: T, about: Any = None) -> None:
-        """Know a call from now on. It has passed all checks."""
-        if len(self._known) >= self._most:
-            self._known.clear()
-        self._known[signature] = KnownCall(ref(plan), about)
+        """Remember a call that has passed all checks."""
+        if len(self._calls) >= self._most:
+            self._calls.clear()
+        self._calls[signature] = KnownCall(ref(plan), about)
 
     def clear(self) -> None:
         """Forget all calls."""
-        self._known.clear()
+        self._calls.clear()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._calls)

@@ -15,7 +15,7 @@ MAX_CHECKED = 4
 """Candidates of a stored result that are run before it is given up: a bound for the first call."""
 
 P = TypeVar("P")
-T = TypeVar("T", bound=NamedTuple)  # of what is plain JSON, or named tuples of it
+T = TypeVar("T", bound=NamedTuple)  # fields are plain JSON, or named tuples of it
 
 
 class Tuner(ABC, Generic[P, T]):
@@ -32,7 +32,7 @@ class Tuner(ABC, Generic[P, T]):
     def __init__(self, kind: str, memory: MemoryWithGraphs) -> None:
         self._memory = memory
         self._store = Store(kind)
-        self._known: dict[str, T | None] = {}
+        self._results: dict[str, T | None] = {}
         self._devices: Once[int, str] = Once()  # asking takes longer than all of the rest
 
     def find(self, problem: P, device: int) -> T | None:
@@ -44,13 +44,13 @@ class Tuner(ABC, Generic[P, T]):
         key = self._key(problem, device)
         name = json.dumps(key)
         try:
-            return self._known[name]
+            return self._results[name]
         except KeyError:
             pass
         if self.is_capturing():
             return None
         # A measurement of another thread, which ended meanwhile, is kept.
-        return self._known.setdefault(name, self._from_disk(key, problem, device))
+        return self._results.setdefault(name, self._from_disk(key, problem, device))
 
     def is_capturing(self) -> bool:
         """Return whether the current stream is captured, so that no result can be waited for."""
@@ -66,12 +66,12 @@ class Tuner(ABC, Generic[P, T]):
     def _keep(self, problem: P, device: int, found: T) -> None:
         """Keep a result in this process and on disk."""
         key = self._key(problem, device)
-        self._known[json.dumps(key)] = found
+        self._results[json.dumps(key)] = found
         self._store.write(key, found._asdict())
 
     def clear(self) -> None:
         """Forget what is known in this process."""
-        self._known.clear()
+        self._results.clear()
         self._devices.clear()
 
     def _key(self, problem: P, device: int) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class PackedRNN:
         self._call = CallArrays(backend, self.spec, 0, self._takes, None, None, None, [])
         self._dtype = dtype_object(self.spec.dtype)
         self._options = rnn_options(None, self.spec.mode)
-        self._known: tuple[Any, RNNProblem] | None = None
-        """The problem of the last call that had an x alone, and what it is known by."""
+        self._last_problem: tuple[Any, RNNProblem] | None = None
+        """Key and problem of the last call without lengths, batch_sizes, options and resets."""
 
     def run(
         self,
@@ -76,7 +76,7 @@ class PackedRNN:
         reset_to: Any = None,
         options: dict[str, Any] | None = None,
     ) -> Any:
-        """``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise.
+        """Run the network: return ``y, (h_n, c_n)`` of an LSTM, ``y, h_n`` otherwise.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class PackedRNN:
         h_0, c_0 = initial_states(spec, hx)
         check_given(resets, reset_to)
         states = pair(spec, reset_to, "reset_to", RESET_NAMES)
-        known, key = self._known, (x.shape, x.dtype, batch_first)
+        known, key = self._last_problem, (x.shape, x.dtype, batch_first)
         alone = lengths is None and batch_sizes is None and options is None and resets is None
         if alone and known is not None and known[0] == key:  # a stream's steps are alike
             problem = known[1]
@@ -127,7 +127,7 @@ class PackedRNN:
             problem = problem_of(x, lengths, batch_sizes, asked)
             self._backend.record.check_network(problem, network.device)
             if alone:
-                self._known = key, problem
+                self._last_problem = key, problem
         x = self._call.array("x", x, problem.x_shape)
         h_0 = self._call.optional("h_0", h_0, problem.h_shape)
         c_0 = self._call.optional("c_0", c_0, problem.c_shape)

@@ -27,40 +27,40 @@ from dnnffi.weights import RNNWeights
 
 
 class HostGenerator:
-    """Random numbers of dropout drawn by NumPy, whatever module computes."""
+    """Random numbers of dropout, drawn by NumPy for arrays of any module."""
 
     def __init__(self, seed: int) -> None:
         state: Any = PCG64(seed).state["state"]
-        # What starts the numbers, as PCG64 has it, and how many were drawn.
-        self._at: tuple[int, int, int] = state["state"], state["inc"], 0
+        # PCG64's state and increment at the start, and the number of draws since.
+        self._position: tuple[int, int, int] = state["state"], state["inc"], 0
         self._lock = new_lock()
 
     def masks(self, problem: RNNProblem) -> list[np.ndarray[Any, Any]]:
-        """The masks of one forward pass; moves the generator on."""
+        """Draw the masks of one forward pass, which advances the generator."""
         spec = problem.spec
         count = (spec.num_layers - 1) * prod(spec.y_shape(problem.steps, problem.batch))
         with self._lock:
             # The numbers are taken in one go and drawn without the lock, by a generator of their
             # own: NumPy's has a lock too, which a forked child could find taken.
-            at = state, inc, drawn = self._at
-            self._at = state, inc, drawn + count
-        rng = Generator(_at(*at))
+            position = state, inc, drawn = self._position
+            self._position = state, inc, drawn + count
+        rng = Generator(_bits_at(*position))
         return reference.dropout_masks(spec, problem.steps, problem.batch, problem.dropout, rng)
 
     def save(self) -> np.ndarray[Any, Any]:
-        """The generator's two 128-bit numbers as bytes."""
-        state: Any = _at(*self._at).state["state"]
+        """Return the generator's two 128-bit numbers as bytes."""
+        state: Any = _bits_at(*self._position).state["state"]
         raw = state["state"].to_bytes(16, "little") + state["inc"].to_bytes(16, "little")
         return np.frombuffer(raw, np.uint8)
 
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved bytes."""
         raw = states.tobytes()
-        self._at = int.from_bytes(raw[:16], "little"), int.from_bytes(raw[16:], "little"), 0
+        self._position = int.from_bytes(raw[:16], "little"), int.from_bytes(raw[16:], "little"), 0
 
 
-def _at(state: int, inc: int, drawn: int) -> PCG64:
-    """A generator from its two numbers, moved on by as many as were ``drawn``."""
+def _bits_at(state: int, inc: int, drawn: int) -> PCG64:
+    """Return a bit generator with this state and increment, advanced by ``drawn`` draws."""
     bits = PCG64(0)
     started: Any = bits.state
     started["state"] = {"state": state, "inc": inc}
@@ -70,7 +70,7 @@ def _at(state: int, inc: int, drawn: int) -> PCG64:
 
 
 class ReferenceRNNPlan:
-    """Forward and backward of one problem by `dnnffi.reference.rnn`."""
+    """Forward and backward passes of one problem by `dnnffi.reference.rnn`."""
 
     title = "the reference"
 
@@ -128,7 +128,7 @@ class ReferenceRNNPlan:
         weights: Sequence[AnyArray],
         resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
-        """(y, h_n, c_n, what `backward` needs)."""
+        """Return (y, h_n, c_n, the context for `backward`)."""
         masks = None
         if self._generator is not None:
             xp = array_module(x)
@@ -151,7 +151,7 @@ class ReferenceRNNPlan:
     def forward_known(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: list[Weights]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context | None]:
-        """`forward` on arrays that `accepts` accepts, and grouped weights of NumPy."""
+        """Do the same as `forward` on arrays that `accepts` accepts, with grouped NumPy weights."""
         if self._infer is not None:
             y, h_n = self._infer(x, h_0, weights)
             return y, h_n, None, None
@@ -174,7 +174,7 @@ class ReferenceRNNPlan:
         weights_needed: bool,
         retain: bool,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, list[AnyArray] | None, Any]:
-        """(dx, dh_0, dc_0, gradients of the weights or None, those of states of resets or None).
+        """Return (dx, dh_0, dc_0, gradients of the weights or None, those of reset states or None).
 
         The weights are in PyTorch's order; states of resets are a pair, with a row each.
         """
@@ -228,7 +228,7 @@ class ReferenceBufferPlan:
         lengths: AnyArray | None = None,
         resets: Resets | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-        """(y, h_n, c_n), copied into ``out`` where it is given."""
+        """Return (y, h_n, c_n), copied into ``out`` if it is given."""
         self._open()
         flat = weights if isinstance(weights, list) else [weights]
         read = spans_of(("x", "h_0", "c_0", *("weights",) * len(flat)), (x, h_0, c_0, *flat))
@@ -249,12 +249,11 @@ class ReferenceBufferPlan:
         out_weights: RNNWeights | None = None,
         accumulate: bool = False,
     ) -> tuple[tuple[Any, ...] | None, RNNWeights | None]:
-        """(dx, dh_0, dc_0) and the gradient of ``weights``, copied into what is given for them.
+        """Return (dx, dh_0, dc_0) and the gradient of ``weights``, in the arrays given for them.
 
-        The former are followed by the gradients of what replaced states, a pair or None.
-
-        Backward data is left out where ``gradients``, (dy, dh_n, dc_n), are None, and the gradient
-        where ``weights`` are.
+        The former are followed by the gradients of the states of resets, a pair or None. Backward
+        data is left out if ``gradients``, (dy, dh_n, dc_n), is None, and the gradient of the
+        weights if ``weights`` is None.
         """
         self._open()
         if not self.plan.problem.training:
@@ -289,11 +288,11 @@ class ReferenceBufferPlan:
         return out, out_weights
 
     def autotune(self) -> None:
-        """Nothing to measure."""
+        """Do nothing: there is nothing to measure."""
         self._open()
 
     def capture(self, step: Callable[[], Any]) -> Any:
-        """Refused: there is no graph to capture."""
+        """Raise `UnsupportedError`: there is no graph to capture."""
         raise UnsupportedError(self.plan.title, "", "has no graphs; call the step itself")
 
     def report(self) -> str:
@@ -311,7 +310,7 @@ class ReferenceBufferPlan:
             raise ValueError("this plan is closed")
 
     def _targets(self, names: tuple[str, ...], out: Any, read: list[Span]) -> list[AnyArray | None]:
-        """The arrays of ``out``, refused where the plan of a library would refuse them."""
+        """Return the arrays of ``out``; raise where the plan of a library would refuse them."""
         if out is None:
             return []
         targets = [
