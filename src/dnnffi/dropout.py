@@ -67,7 +67,7 @@ class DropoutState:
             raise ValueError(f"seed must be from 0 to 2**64 - 1; got {shown(seed)}")
         self.seed = seed
         self._used: Once[None, _Use] = Once()
-        # Of a state that was restored, until its first use.
+        # Set for a state that was restored, until its first use.
         self._place: str | None = None
         self._states: np.ndarray[Any, Any] | None = None
 

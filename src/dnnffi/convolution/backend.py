@@ -44,7 +44,7 @@ class ConvBackend:
         self.calls.clear()
 
     def device_of(self, name: str, array: Array) -> Any:
-        """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
+        """Return the device that holds ``array``; ``TypeError`` if this backend cannot use it."""
         return device_of(array)
 
     def plan(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:

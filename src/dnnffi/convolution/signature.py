@@ -47,7 +47,7 @@ def sign(
         signature.append(array.shape)
         signature.append(array.strides)
         addresses.append(address)
-    if len(addresses) == 2:  # of a backward pass
+    if len(addresses) == 2:  # a backward call has no residual and no bias pass
         addresses += (0, 0)
     return tuple(signature), addresses
 

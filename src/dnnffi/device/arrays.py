@@ -87,7 +87,7 @@ def as_array(name: str, value: object) -> AnyArray:
 
 
 def _not_of_numpy(name: str, exported: Any, error: Exception) -> np.ndarray[Any, Any]:
-    """An array on the host that NumPy refuses with ``error``, if it is bfloat16."""
+    """Return a host array that NumPy refuses with ``error`` if it is bfloat16; else raise."""
     try:
         found = bfloat16_array(name, exported)
     except ImportError as missing:
@@ -128,7 +128,7 @@ def cannot_be_seen(name: str, error: Exception) -> TypeError:
 
 
 def _on_device(name: str, value: Any, function: str) -> AnyArray:
-    """``value`` by a function of CuPy; without CuPy as what stands in for its array."""
+    """Convert ``value`` by a function of CuPy, or without CuPy to a `DeviceArray`."""
     try:
         cupy = import_cupy()
     except ImportError:

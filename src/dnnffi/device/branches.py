@@ -14,10 +14,10 @@ Work = Callable[[Launch], object]
 
 
 class Branches:
-    """Enqueues works that need not wait for each other.
+    """Enqueue works that need not wait for each other.
 
-    In a capture each has a branch of the graph. Elsewhere they follow each other on one stream: the
-    events that order streams would cost the host more than small kernels take.
+    In a capture each work has a branch of the graph. Elsewhere they follow each other on one
+    stream: the events that order streams would cost the host more than small kernels take.
     """
 
     def __init__(self, runtime: Any) -> None:
@@ -25,7 +25,7 @@ class Branches:
         self._local = threading.local()
 
     def run(self, launch: Launch, works: Sequence[Work]) -> None:
-        """Enqueue all of them behind what was enqueued, and before what will be."""
+        """Enqueue all works, ordered after earlier and before later work on the launch's stream."""
         at = launch.stream.ptr
         # The null stream cannot be captured.
         if len(works) < 2 or not at or not self._runtime.is_capturing(at):
@@ -42,10 +42,10 @@ class Branches:
             first(launch)
 
     def _fork(self, device: int, begun: Any) -> Any:
-        """A stream of this thread, which is in the capture of ``begun`` from now on."""
+        """Return a stream of this thread that joined the capture of the event ``begun``."""
         runtime = self._runtime
         by_device = self._local.__dict__.setdefault("streams", {})
-        # A stream stays in a capture until that ends, which nobody tells: each is asked.
+        # A stream stays in a capture until that ends, which is not reported: each is queried.
         for stream in by_device.setdefault(device, []):
             if not runtime.is_capturing(stream.ptr):
                 break
@@ -59,7 +59,7 @@ class Branches:
         self._runtime.wait(at, self._recorded(side.ptr))
 
     def _recorded(self, at: int) -> Any:
-        """A new event on the stream at an address."""
+        """Record and return a new event on the stream at an address."""
         event = self._runtime.new_event()
         self._runtime.record(event, at)
         return event

@@ -86,15 +86,15 @@ class NullStream:
     Of different graphs of a vendor's kernels, with nothing else between them on that stream, each
     begins late, the later the more precede it in the row. Other streams and graphs of simple
     kernels have none of that; why is not known. ``work`` ends the row: a kernel, a memset or
-    an event with a time, but no plain event or query. To launch elsewhere is no way out. A blocking
-    stream beside the null stream is in no order with the user's own blocking streams
+    an event with a time, but no plain event or query. Launching on another stream does not help: a
+    second blocking stream is in no order with the user's own blocking streams
     (``tests/gpu/test_null_stream.py``), and another stream between two events is as late.
 
     Threads count together; a count that one of them loses makes a row longer.
     """
 
-    # Different ones: a step of one network's functions pays nothing, a longer loop a memset of four
-    # bytes in every third launch.
+    # Number of different graphs: one step of a network adds nothing, a longer loop adds a 4-byte
+    # memset in every third launch.
     _MOST_IN_A_ROW = 3
 
     def __init__(self, work: Callable[[], object]) -> None:

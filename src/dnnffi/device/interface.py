@@ -64,7 +64,7 @@ class Placement(Protocol):
 
 
 class Array(Protocol):
-    """An array on a device, as CuPy has it; what calls on a vendor's library ask of it."""
+    """An array on a device, with the attributes of CuPy's that calls of a vendor's library read."""
 
     @property
     def data(self) -> Placement:
@@ -108,7 +108,7 @@ class Stream(Protocol):
 
 
 class StreamAt(NamedTuple):
-    """A stream by its address alone, which is somebody else's."""
+    """A stream of another owner, known by its address alone."""
 
     ptr: int
 
@@ -237,13 +237,13 @@ class MemoryWithGraphs(Memory, Protocol):
         """
 
     def shared_bytes(self, device: int) -> int:
-        """Shared memory that a block may have on ``device``, where a kernel asks for it."""
+        """Return the bytes of shared memory that a block may request on ``device``."""
 
     def l2_bytes(self, device: int) -> int:
         """Return the bytes of the L2 cache of ``device``."""
 
     def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
-        """Blocks of a kernel for which the current device has room at the same time."""
+        """Return the number of blocks of a kernel that the current device can hold at once."""
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """A new array of these values, which is filled when this returns."""
@@ -263,12 +263,12 @@ class MemoryWithGraphs(Memory, Protocol):
     def at_once(self, launch: Launch, works: Sequence[Callable[[Launch], object]]) -> None:
         """Enqueue works that need not wait for each other: in a capture as branches of the graph.
 
-        Each on the stream of the launch that it gets; all behind what was enqueued on that of
-        ``launch``, and before what will be.
+        Each work runs on the stream of the launch that it gets. All run after the work that is
+        already on the stream of ``launch``, and before any that is enqueued later.
         """
 
     def elapsed(self, calls: Callable[[], object]) -> float:
-        """Milliseconds that the current stream takes for ``calls()``. Waits for it."""
+        """Return the milliseconds that ``calls()`` takes on the current stream. Waits for it."""
 
     def scratch(self) -> AbstractContextManager[Any]:
         """A context whose allocations go back to the driver at its end.
@@ -306,7 +306,7 @@ class Graph(Protocol):
     """Number of launches; fewer if old launches no longer count."""
 
     executor: Any
-    """Whose calls were captured; kept alive, since they may need its kernels."""
+    """The executor whose calls were captured; kept alive, since they may need its kernels."""
 
     handle: Any
     """The handle that they were captured with; kept alive, since they may need its memory."""

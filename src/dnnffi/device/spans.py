@@ -20,7 +20,7 @@ class Span(NamedTuple):
 
 
 def span_of(name: str, array: AnyArray) -> Span:
-    """All memory between an array's elements."""
+    """Return the span from the lowest to the highest address of an array's elements."""
     if not array.size:
         return Span(name, address(array), 0)
     steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
@@ -35,7 +35,7 @@ def check_writable(name: str, array: AnyArray) -> None:
 
 
 def written_span(name: str, array: AnyArray) -> Span:
-    """The memory of an array that a call writes.
+    """Return the span of an array that a call writes.
 
     Raises ``ValueError`` if it says that it is read-only, or if two of its elements share memory,
     as in arrays of ``as_strided`` and ``broadcast_to``.

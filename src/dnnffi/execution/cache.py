@@ -25,7 +25,7 @@ class Once(Generic[K, T]):
         """The object for a key, or None."""
 
     def get(self, key: K, make: Callable[[], T]) -> T:
-        """The object for ``key``, made by ``make()`` if there is none: the same for all callers."""
+        """Return the object for ``key``, one for all callers; ``make()`` makes a missing one."""
         found = self._made.get(key)
         return self._made.setdefault(key, make()) if found is None else found
 
@@ -47,10 +47,10 @@ class Once(Generic[K, T]):
 
 
 class PlanCache(Once[Hashable, T]):
-    """Keeps the ``capacity`` newest plans. Dropped plans close when nothing uses them.
+    """The ``capacity`` newest plans. Dropped plans close when nothing uses them.
 
-    The newest and not those used last: keeping that order would cost time in every call, and making
-    a plan again takes little.
+    Plans are dropped by age and not by last use: recording each use would cost time in every call,
+    and making a plan again takes little.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -58,12 +58,12 @@ class PlanCache(Once[Hashable, T]):
         self.capacity = capacity
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The plan for ``key``, made by ``make()`` if there is none."""
+        """Return the plan for ``key``, made by ``make()`` if there is none."""
         found = self._made.get(key)
         return self.add(key, make()) if found is None else found
 
     def add(self, key: Hashable, made: T) -> T:
-        """Keep ``made``, and return it; what another thread has added by now instead."""
+        """Keep and return ``made``, or return the plan that another thread has added by now."""
         plan = self._made.setdefault(key, made)
         if len(self._made) > self.capacity:
             keep_newest(self._made, self.capacity)
@@ -81,13 +81,13 @@ def keep_newest(kept: dict[K, T], most: int) -> None:
 
 
 class Living(Generic[T]):
-    """Objects for as long as they live elsewhere."""
+    """Weak references to objects, each dropped when its object is collected."""
 
     def __init__(self) -> None:
         self._known: set[ref[T]] = set()
 
     def add(self, one: T) -> None:
-        """Know ``one`` until it is gone."""
+        """Refer to ``one`` until it is collected."""
         self._known.add(ref(one, self._known.discard))
 
     def snapshot(self) -> list[T]:

@@ -18,7 +18,7 @@ Embedding = tuple[Allocator | TrustedAllocator, int | Callable[[], int]]
 
 
 def take_embedding(options: dict[str, Any]) -> Embedding:
-    """The part of ``options`` that is about embedding, which is removed from them."""
+    """Remove the allocator and the stream from ``options`` and return them, checked."""
     allocator, stream = options.pop("allocator", None), options.pop("stream", 0)
     if allocator is None:
         raise ValueError("options['stream'] needs options['allocator'], too")
@@ -36,12 +36,12 @@ def take_embedding(options: dict[str, Any]) -> Embedding:
 
 
 def embeds(options: object) -> TypeGuard[dict[str, Any]]:
-    """Whether the options of a call are about embedding."""
+    """Whether the options of a call name an allocator or a stream."""
     return isinstance(options, dict) and not options.keys().isdisjoint(EMBEDDING)
 
 
 def wrapped(names: Sequence[str], value: Any, kind: str, *, strided: bool = False) -> Any:
-    """An array, a pair of arrays or None as what executors take."""
+    """Convert an array, a pair of arrays or None to what executors take."""
     if not isinstance(value, tuple | list):
         return None if value is None else external_array(names[0], value, kind, strided=strided)
     if len(value) != len(names):
@@ -54,11 +54,11 @@ def wrapped(names: Sequence[str], value: Any, kind: str, *, strided: bool = Fals
 
 
 def in_user_memory(results: list[Any], kind: str) -> list[Any]:
-    """Results in memory of the user's allocator: those on the host are copied there."""
+    """Return results in memory of the user's allocator; those on the host are copied there."""
     return list(map(allocated_copy, results)) if kind == HOST else results
 
 
 def unwrap(result: Any) -> Any:
-    """The user's object whose memory a result shows; the result itself if it has no owner."""
+    """Return the user's object whose memory a result shows; the result if it has no owner."""
     owner = result.owner if result.__class__ is DeviceArray else owner_of(result)
     return result if owner is None else owner

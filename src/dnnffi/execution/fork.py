@@ -11,7 +11,7 @@ from dnnffi.operating_system import register_at_fork
 
 
 class Guarded(Protocol):
-    """A plan, or what plans share: each call asks it for the current device."""
+    """A plan, or an object that plans share: each call gets the current device from it."""
 
     current_device: Callable[[], Any]
 
@@ -20,7 +20,7 @@ _alive: Living[Guarded] = Living()
 
 
 def guard(plan: Guarded) -> None:
-    """Let calls that ask ``plan`` in a forked process raise `DnnffiError`."""
+    """Let calls that use ``plan`` in a forked process raise `DnnffiError`."""
     _alive.add(plan)
 
 

@@ -29,7 +29,7 @@ _locks: Living[Any] = Living()
 
 
 def new_lock() -> threading.RLock:
-    """A lock that its holder may take again. A forked child finds it free, unless it is its own."""
+    """Return a reentrant lock. A forked child finds it free unless the forking thread holds it."""
     lock = threading.RLock()
     _locks.add(lock)
     return lock
@@ -52,7 +52,7 @@ class Turn:
         self._taken: ref[Taken] | None = None
 
     def take(self) -> Taken:
-        """The caller's turn, for a ``with`` statement; false if it is another caller's.
+        """Return the caller's turn, for a ``with`` statement; false if another caller has it.
 
         It ends with the statement, though an error keeps the frame; and with the object, where
         Ctrl-C comes before the statement begins.
@@ -68,7 +68,7 @@ class Turn:
 
 
 class Taken:
-    """A turn, or that it is another caller's."""
+    """The result of `Turn.take`: a turn, or false where another caller has it."""
 
     __slots__ = ("__weakref__", "lasts")
 

@@ -17,9 +17,9 @@ from dnnffi.errors import LibraryNotFoundError
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
-_LONG_MS = 5.0  # of a call of which one batch is enough: noise is a small part of it
+_LONG_MS = 5.0  # milliseconds of a call that one batch measures: noise is a small part of it
 HOPELESS = 3.0
-"""Times slower than the best so far, in the first call: measured no further."""
+"""Ratio of a first call to the best time so far above which a candidate is not measured further."""
 
 _PARTS, _PART = 32, 2**14  # of a long array, those that are compared; elements of each
 
@@ -38,7 +38,7 @@ def median_time(
     best: float,
     hopeless: float = HOPELESS,
 ) -> float:
-    """Milliseconds of a call; of one that is far from ``best``, a first guess."""
+    """Return the median milliseconds of a call, or of one run if that is far from ``best``."""
     once = memory.elapsed(call)
     if once > hopeless * best:
         return once
@@ -53,7 +53,7 @@ def median_time(
 
 
 def sample(array: AnyArray) -> np.ndarray[Any, Any]:
-    """An array on the host; of a long one parts at equal distances, from its start to its end."""
+    """Copy an array to the host; of a long array, parts at equal distances over its length."""
     flat = array.reshape(-1)
     parts = [flat]
     if flat.size > _PARTS * _PART:

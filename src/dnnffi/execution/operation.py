@@ -13,7 +13,7 @@ from dnnffi.log import logger
 
 
 class Operation(Replays):
-    """The graphs of one operation, and how they come to be; ``failed`` is told where one fails."""
+    """The graphs of one operation, and their capture; ``failed`` is called if a capture fails."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Operation(Replays):
     def graph(
         self, key: Addresses, executor: Any, call: Callable[[Launch], object]
     ) -> Graph | None:
-        """The graph of ``call``, which ``executor`` makes on known addresses; else None.
+        """Return the graph of ``call`` by ``executor`` on the addresses ``key``, or None.
 
-        Captured if it is time for one: when ``key`` keeps coming, and there is memory.
+        A missing graph is captured if it is due: when ``key`` recurs, and there is memory.
         """
         known = self.graphs.get(key)
         if known is not None and known.executor is executor:
@@ -58,12 +58,12 @@ class Operation(Replays):
             return None
         milliseconds = 1e3 * (time.perf_counter() - begun)
         logger.debug("captured a call in %.2f ms, %d bytes", milliseconds, graph.nbytes)
-        # Kernels may go with the descriptors that they were compiled for, as persist_dynamic's do,
-        # and may use memory of the handle, which goes with its thread.
+        # Kernels may be destroyed with the descriptors that they were compiled for, as those of
+        # persist_dynamic are, and may use memory of the handle, which is freed with its thread.
         graph.executor, graph.handle = executor, launches[0].owner
         self.add(key, graph)
         return graph
 
     def keep_for_user(self, executor: Any, launch: Launch) -> None:
-        """Keep what a graph of the user's needs, who is capturing a call on ``launch``."""
+        """Keep the executor and handle of a call that the user is capturing on ``launch``."""
         self.graph_memory.of_users.update((executor, launch.owner))

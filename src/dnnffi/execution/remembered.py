@@ -9,7 +9,7 @@ from weakref import ref
 T = TypeVar("T")
 
 MOST_REMEMBERED = 16
-"""Sets of arrays that are remembered before they are forgotten all at once."""
+"""Number of remembered sets of arrays at which all are forgotten."""
 
 
 class Remembered(Generic[T]):
@@ -17,8 +17,8 @@ class Remembered(Generic[T]):
 
     Callers use the same buffers many times, and checking them takes longer than a C call. A set is
     known by the identities of its arrays, ``tuple(map(id, arrays))``. They are referred to weakly,
-    so that nothing here keeps an array of a caller alive, and with the first that goes, before
-    another can have its identity, the set is forgotten.
+    so that nothing here keeps an array of a caller alive. A set is forgotten with its first array
+    that is collected, before another object can have the same identity.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Remembered(Generic[T]):
         """Return the finding about arrays with these identities, or None."""
 
     def add(self, identities: tuple[int, ...], arrays: tuple[Any, ...], found: T) -> T:
-        """Remember ``found`` of ``arrays``, of which some may be None."""
+        """Remember the facts ``found`` about ``arrays``, of which some may be None."""
         if len(self._found) >= MOST_REMEMBERED:
             self.clear()
         known, kept = self._found, self._kept
@@ -43,7 +43,7 @@ class Remembered(Generic[T]):
         return found
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all sets."""
         self._found.clear()
         self._kept.clear()
 

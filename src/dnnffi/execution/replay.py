@@ -2,8 +2,8 @@
 
 A graph reads and writes fixed addresses. In a loop an allocator hands out the same few again and
 again, so a call is looked up by its addresses: a known set replays, and nothing is copied. A set
-that keeps coming is captured. Who brings new addresses in every call is not served by this and pays
-one look-up.
+that recurs is captured. A caller with new addresses in every call gains nothing and pays one
+look-up.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MOST_GRAPHS = 16
 """Graphs kept by each operation of a plan."""
 
 MOST_BYTES = 256 * 2**20
-"""Device memory of all graphs of a backend from which on a new one needs another's place."""
+"""Device memory of a backend's graphs, in bytes, from which on a new graph replaces another."""
 
-_MOST_SEEN = 64  # sets of addresses that are counted before the count begins anew
+_MOST_SEEN = 64  # number of counted sets of addresses at which the count begins anew
 
 
 class _Held(NamedTuple):
@@ -42,12 +42,12 @@ class GraphMemory:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
-        # Executors that users have captured. Kept for good: such a graph may need their kernels,
-        # and there is no way to know when it is gone.
+        # Executors that users have captured. They are never dropped: the user's graph may need
+        # their kernels, and there is no way to know when it is destroyed.
         self.of_users: set[object] = set()
         self.gone: list[ref[Replays]] = []
-        """Operations that were collected, which may be in the middle of anything; see `_settle`."""
-        # Those that were looked at longest ago first.
+        """Operations that were collected, at any point of the program; see `_settle`."""
+        # Ordered by the last look, the oldest first.
         self._held: dict[tuple[ref[Replays], Addresses], _Held] = {}
         self._nbytes = 0
         self._lock = new_lock()
@@ -66,13 +66,13 @@ class GraphMemory:
             if in_use:
                 return False
             if replays is not None:
-                replays.drop(addresses)  # without the lock: who knows what goes with a graph
+                replays.drop(addresses)  # without the lock: dropping a graph may run other code
         return True
 
     def _oldest(self) -> tuple[Replays | None, Addresses, bool] | None:
-        """The graph that was looked at longest ago, whose it is, and whether it was launched since.
+        """Return the owner and addresses of the graph looked at longest ago, and if it ran since.
 
-        One that was not is counted no more. None where there is room.
+        A graph that was not launched since is no longer counted. None if there is free space.
         """
         with self._lock:
             self._settle()
@@ -114,7 +114,7 @@ class GraphMemory:
             del self._held[key]
 
     def _settle(self) -> None:
-        """Count the graphs of operations that are gone no more."""
+        """Stop counting the graphs of operations that were collected."""
         if self.gone:
             self.gone.clear()
             for key in list(self._held):
@@ -123,10 +123,10 @@ class GraphMemory:
 
 
 class Replays:
-    """The graphs of one operation. `graphs` is what the path of a call looks into.
+    """The graphs of one operation. A call looks its graph up in `graphs`.
 
-    Each change is one step of a dictionary. What two threads do at once may miss a count; the
-    limits hold after the next `add`.
+    Each change is one step of a dictionary. Two threads at once may miss a count; the limits hold
+    after the next `add`.
     """
 
     def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
@@ -140,9 +140,9 @@ class Replays:
     def due(self, addresses: Addresses) -> bool:
         """Whether a call on ``addresses``, which no graph knows, is to be captured.
 
-        On call ``captured_at`` with them; where the operation has all the graphs it may have, once
-        they came more often than those of the graph that is launched least: a cycle of more sets
-        than there may be graphs keeps those it has. And if there is memory.
+        It is due on call number ``captured_at`` with these addresses, if there is memory. If the
+        operation has its maximum of graphs, it is due once the addresses came more often than the
+        least launched graph ran: a cycle of more sets than graphs keeps the graphs that it has.
         """
         seen = self._seen
         if len(seen) >= _MOST_SEEN and addresses not in seen:
@@ -155,7 +155,7 @@ class Replays:
         return count >= needed and self.graph_memory.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
-        """Keep a graph; where there are too many, those that are launched least go."""
+        """Keep a graph; above the maximum, drop the graphs that were launched least."""
         self._seen.pop(addresses, None)
         if self.graphs.setdefault(addresses, graph) is not graph:
             return  # another thread was faster

@@ -1,8 +1,8 @@
 """Estimate how far rounding alone takes a result, by computing again with an error per operation.
 
 In the standard model of floating-point arithmetic an operation gives (a op b) (1 + d), where d is
-at most the unit roundoff. Here d is drawn at random. What many operations make of it, where they
-cancel, where a derivative is nearly zero or where a ReLU has its corner, shows in the result.
+at most the unit roundoff. Here d is drawn at random. The result shows the effect of all operations:
+of cancellation, of a derivative that is nearly zero, and of the corner of a ReLU.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _HostArray = np.ndarray[Any, Any]
 
 
 def inexact(roundoff: float, random: np.random.Generator) -> Callable[[_HostArray], _HostArray]:
-    """A function that takes arrays of float64 to ones that err.
+    """Return a function that adds drawn rounding errors to float64 arrays.
 
-    The array has relative errors of up to ``roundoff``, and so has what NumPy's operations make of
-    it. Of functions that put elements into a new array, such as ``stack`` and ``where``, the result
-    is a plain one, with the errors that its elements had.
+    The array has relative errors of up to ``roundoff``, and so has each result of NumPy's
+    operations on it. Functions that put elements into a new array, such as ``stack`` and ``where``,
+    return a plain array, with the errors that its elements had.
     """
 
     def erring(array: _HostArray) -> _HostArray:

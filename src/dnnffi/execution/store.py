@@ -27,7 +27,7 @@ MOST_BYTES = 4 * 2**20
 
 
 def checked_time(value: object) -> float:
-    """A time that was read, in milliseconds; ``ValueError`` unless it is finite and above 0."""
+    """Return a time in milliseconds that was read; ``ValueError`` unless finite and above 0."""
     # Compared before it is converted: an integer of a file may be larger than any float.
     if isinstance(value, int | float) and 0 < value <= sys.float_info.max:
         return float(value)

@@ -19,7 +19,7 @@ PER_THREAD_STREAM = 2
 class Workspaces:
     """Buffers by device, stream and thread, as large as the largest call so far needed.
 
-    That a call finds its workspace where the last call had it lets it replay a graph.
+    A call can replay a graph because its workspace has the same address as in the last call.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -28,7 +28,7 @@ class Workspaces:
         self.buffers: dict[tuple[int, int, int], Array] = {}
 
     def get(self, device: int, stream: int, nbytes: int) -> Array:
-        """The thread's buffer for a stream of the current device, of at least ``nbytes`` bytes."""
+        """Return the thread's buffer for a stream of the current device, of ``nbytes`` or more."""
         key = device, stream, get_ident()
         buffer = self.buffers.get(key)
         if buffer is None or buffer.nbytes < nbytes:

@@ -96,7 +96,7 @@ def forward_pass(
     order = range(steps - 1, -1, -1) if reverse else range(steps)
     rows, outputs = w.w_hh.shape
     hidden = rows // cell.gates
-    # Each step's state; in front of the first, or behind the last, that which the pass begins with.
+    # The states of all steps; the initial state is before the first, or after the last in reverse.
     states = new(x, (steps + 1, batch, outputs))
     y, h_before = (states[:-1], states[1:]) if reverse else (states[1:], states[:-1])
     h_before[order[0]] = h

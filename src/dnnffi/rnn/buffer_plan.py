@@ -87,8 +87,8 @@ class BufferPlan:
         workspace = plan.workspace(route.workspace_bytes, stream, not captured)
         reserve = None
         if self._training:
-            # Whatever happens now, what an earlier forward left is gone, for a call of another
-            # thread too that has begun with it.
+            # Whatever happens now, the state of an earlier forward pass is lost, also for a
+            # backward call of another thread that has begun with it.
             earlier, self._filled = self._filled, None
             if earlier is not None:
                 earlier.context.empty()
@@ -124,10 +124,10 @@ class BufferPlan:
         out_weights: RNNWeights | None = None,
         accumulate: bool = False,
     ) -> tuple[Triple | None, RNNWeights | None]:
-        """Backward data of ``gradients``, (dy, dh_n, dc_n), and the gradient of ``weights``.
+        """Run backward data on ``gradients``, (dy, dh_n, dc_n), and compute that of ``weights``.
 
-        Either is left out where it is None. Fills and returns (dx, dh_0, dc_0) with the gradients
-        of what replaced states, a pair or None, and the gradient of the weights.
+        Either is left out if it is None. Fills and returns (dx, dh_0, dc_0) with the gradients of
+        the states of resets, a pair or None, and the gradient of the weights.
         """
         plan = self.plan
         if plan.parts.current_device() != plan.device:
@@ -164,7 +164,7 @@ class BufferPlan:
         return results, out_weights
 
     def _stream(self) -> tuple[Stream, bool]:
-        """The current stream, and whether the caller captures it."""
+        """Return the current stream, and whether the caller captures it."""
         stream = self.plan.parts.current_stream()
         return stream, self.plan.is_captured(stream)
 
@@ -176,7 +176,7 @@ class BufferPlan:
         of_resets: Triple,
         workspace: Array,
     ) -> BackwardDataAddresses:
-        """The addresses of backward data."""
+        """Return the checked addresses of a backward-data call."""
         given = (filled.y, filled.h_0, filled.c_0, filled.weights, *gradients, *out)
         arrays = (*given, filled.x, workspace, self._reserve, *(filled.resets or ()), *of_resets)
         identities = tuple(map(id, arrays))
@@ -193,7 +193,7 @@ class BufferPlan:
                 found = [0 if one is None else one.data.ptr for one in of_resets] or [0, 0]
                 flags = filled.resets.addresses[0]
                 at = at._replace(resets=flags, dreset_h=found[0], dreset_c=found[1])
-            # Backward weights is to read x.
+            # Backward weights reads x later.
             check_apart(spans_of(("dx", "dh_0", "dc_0"), out), [span_of("x", filled.x)])
             self._data.add(identities, arrays, at)
         return at
@@ -201,9 +201,9 @@ class BufferPlan:
     def _weights_at(
         self, filled: _Filled, out: Array, workspace: Array, accumulate: bool, beside: Triple
     ) -> BackwardWeightsAddresses:
-        """The addresses of backward weights, with ``beside`` of the backward data that it is with.
+        """Return the checked addresses of a backward-weights call.
 
-        They are one graph, in which they overlap.
+        ``beside`` are the arrays of the backward-data call in the same graph: the two overlap.
         """
         given = (filled.x, filled.h_0, filled.y, out)
         arrays = (*given, *beside, workspace, self._reserve)
@@ -222,7 +222,7 @@ class BufferPlan:
         return at
 
     def autotune(self) -> None:
-        """Measure now."""
+        """Measure the candidates now and use the fastest."""
         self._open()
         self.plan.autotune()
 
@@ -237,7 +237,7 @@ class BufferPlan:
         return graph
 
     def report(self) -> str:
-        """The plan's report, and what is held here."""
+        """Return the plan's report, and the bytes of the reserve space."""
         return f"{self.plan.report()}\n{self.nbytes:,} bytes held for the reserve space"
 
     @property

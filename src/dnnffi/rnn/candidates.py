@@ -12,13 +12,13 @@ from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 _PROMISING = 4
-"""Candidates of other sources that are measured before the vendor's."""
+"""Number of candidates of other sources that are measured before the vendor's other ones."""
 
 _FAR_BEHIND = 2.0
-"""Times as long as the best that the vendor's best took: its algorithms are not measured again."""
+"""Ratio of the vendor's best time to the best of all above which it is not measured again."""
 
 _FAR_AHEAD = 1.15
-"""Times as fast as a source's others: what is costly to make there is then not tried.
+"""Ratio of a source's best time to the best of all from which its costly algorithms are not tried.
 
 cuDNN's persist_dynamic, whose compilation is a large part of a measurement, was never so far ahead
 of its other algorithms (12 networks of the records bench_rnn.json and bench_own.json).
@@ -29,8 +29,8 @@ class CandidateSet:
     """The candidates of several sources, each named after its source and its algorithm.
 
     The first source is the vendor's: its first algorithm is the oracle, whose results the others
-    must agree with, and its rule picks who runs a problem that was not measured. An algorithm that
-    has a source's name asks for that source alone.
+    must agree with, and its rule picks the executor of a problem that was not measured. An
+    algorithm that has a source's name selects that source alone.
     """
 
     def __init__(self, *sources: CandidateSource) -> None:
@@ -44,7 +44,7 @@ class CandidateSet:
 
     @property
     def of_vendor(self) -> CandidateSet:
-        """The vendor's alone."""
+        """The set with the vendor's candidates alone."""
         return CandidateSet(self._vendor)
 
     def source(self, algorithm: str) -> CandidateSource:
@@ -52,7 +52,7 @@ class CandidateSet:
         return self._sources.get(algorithm, self._vendor)
 
     def drawer(self, spec: RNNSpec, algorithm: str) -> CandidateSource:
-        """Return the source whose random numbers drop, and which runs networks that drop.
+        """Return the source that runs networks with dropout, and draws the random numbers of it.
 
         Sources draw different numbers, and results must not depend on which candidate is fastest.
         So unless an algorithm is named, it is the first source other than the vendor that has the
@@ -106,15 +106,15 @@ class CandidateSet:
         return network.bind(problem, launch, generator)
 
     def oracle(self, problem: RNNProblem) -> str:
-        """The candidate whose results are right."""
+        """Return the candidate whose results the others must agree with."""
         source = self._trusted(problem)
         return f"{source.name} {source.offers(problem)[0]}"
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """The candidates worth trying: the oracle, then what is likely to be faster.
+        """Return the candidates to measure: the oracle, then those that are likely to be faster.
 
-        There may not be time for all: the most promising of the other sources come before the rest
-        of the vendor's, the others behind.
+        There may not be time for all: the first candidates of the other sources come before the
+        rest of the vendor's, the remaining ones after it.
         """
         first = self._first(problem)
         found = _named(first, problem)
@@ -127,7 +127,7 @@ class CandidateSet:
     def prepare(
         self, names: Iterable[str], problem: RNNProblem, device: int
     ) -> Callable[[], object]:
-        """Begin what takes long about making the named candidates. The result waits for its end."""
+        """Begin the slow part of making the named candidates; the result waits for its end."""
         sources = dict.fromkeys(_source(name) for name in names)
         waits = [self._sources[name].prepare(problem, device) for name in sources]
         return lambda: [wait() for wait in waits]
@@ -149,8 +149,8 @@ class CandidateSet:
     def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
         """Return why a candidate is not worth measuring; empty if it may be.
 
-        That is one that is costly to make, or that its source says is behind. ``times`` are
-        milliseconds by candidate, so far.
+        A candidate is left out if it is costly to make and another source is far ahead, or if its
+        source rules it out. ``times`` are the milliseconds measured so far, by candidate.
         """
         name, _, algorithm = candidate.partition(" ")
         source = self._sources[name]
@@ -168,9 +168,9 @@ class CandidateSet:
     def make(
         self, problem: RNNProblem, candidate: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
-        """The executor of a candidate, or of the one that the vendor's rule picks.
+        """Return the executor of a candidate, or of the one that the vendor's rule picks.
 
-        `DnnffiError` where the problem is not for it.
+        Raises `DnnffiError` if it does not run the problem.
         """
         if candidate is None:
             return self._trusted(problem).make(problem, None, launch, generator)

@@ -19,16 +19,16 @@ from dnnffi.weights import RNNWeights
 
 
 class _Owner(NamedTuple):
-    """A ``module``, or memory, that makes the arrays of a call, and the dtype of x."""
+    """The array module or memory that makes the arrays of a call, and the dtype of x."""
 
     module: Any
     dtype: Any
 
 
 class EmptyRNNPlan:
-    """Forward and backward of a problem without a step. No library is asked.
+    """Forward and backward passes of a problem without a step. No vendor's library is called.
 
-    The library of x makes the arrays; a backend's ``memory`` on ``device``, with gradients of
+    The library of x makes the arrays, or a backend's ``memory`` on ``device``, with gradients of
     weights in its ``layout``.
     """
 
@@ -50,13 +50,13 @@ class EmptyRNNPlan:
         self._layout = layout
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
-        """Never: each array has to be looked at."""
+        """Return False: each array has to be checked."""
         return False
 
     fits = takes
 
     def accepts(self, x: object, h_0: object, c_0: object) -> bool:
-        """Never, see `takes`."""
+        """Return False, see `takes`."""
         return False
 
     def forward(
@@ -68,7 +68,7 @@ class EmptyRNNPlan:
         resets: Resets | None = None,
         lengths: AnyArray | None = None,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context]:
-        """(y, h_n, c_n, what `backward` needs)."""
+        """Return (y, h_n, c_n, the context for `backward`)."""
         owner = _Owner(self._memory or array_module(x), x.dtype)
         kept = owner, resets is not None and resets.h is not None
         with self._on_device():
@@ -86,7 +86,7 @@ class EmptyRNNPlan:
         weights_needed: bool,
         retain: bool,
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Any, Any]:
-        """(dx, dh_0, dc_0, gradient of the weights or None, those of states of resets or None).
+        """Return (dx, dh_0, dc_0, gradient of the weights or None, those of reset states or None).
 
         The weights have the form of the backend's plans; states of resets are a pair.
         """
@@ -122,7 +122,7 @@ class EmptyRNNPlan:
     def _copied(
         self, owner: _Owner, h: AnyArray | None, c: AnyArray | None
     ) -> tuple[AnyArray, AnyArray | None]:
-        """Copies of a state, or of its gradient: zeros for a part that is None."""
+        """Copy a state, or its gradient; zeros for a part that is None."""
         return (
             self._copy(owner, h, self.h_shape),
             self._copy(owner, c, self.c_shape) if self.has_cell else None,
@@ -140,7 +140,7 @@ class EmptyRNNPlan:
         return copy
 
     def _zeros(self, owner: _Owner) -> Any:
-        """The gradient of the weights: arrays in PyTorch's order, a backend's in its layout."""
+        """Return the gradient of the weights: arrays in PyTorch's order, or flat in the layout."""
         spec = self.problem.spec
         if self._memory is None:
             return [owner.module.zeros(one.shape, owner.dtype) for one in spec.parameter_shapes()]

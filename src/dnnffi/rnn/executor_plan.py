@@ -48,7 +48,7 @@ class SavedForward(NamedTuple):
 
 
 class ExecutorPlan:
-    """Forward and backward of one problem on one device.
+    """Forward and backward passes of one problem on one device.
 
     Which candidate runs is decided for its class of sizes, in ``network``. Once the class is tuned,
     a call whose addresses a graph knows replays it, and any other runs the candidate that is
@@ -80,7 +80,7 @@ class ExecutorPlan:
 
     @property
     def operations(self) -> Operations:
-        """Graphs and their replays, made when sizes come again: most of a stream never do."""
+        """Graphs and their replays, made when sizes recur: most sizes of a stream never do."""
         found = self._operations
         if found is None:
             finder = ref(self.finder)  # which refers to the operations
@@ -100,7 +100,7 @@ class ExecutorPlan:
 
     @property
     def arguments(self) -> Arguments:
-        """Checks of the arrays of a caller that keeps them."""
+        """Checks of arrays that the caller passes and keeps."""
         found = self._arguments
         if found is None:
             found = self._arguments = Arguments(
@@ -109,7 +109,7 @@ class ExecutorPlan:
         return found
 
     def autotune(self) -> bool:
-        """Measure the candidates and use the fastest. False where that cannot be done now."""
+        """Measure the candidates and use the fastest. False if that cannot be done now."""
         self.parts.current_device()  # refuses in a forked process
         return self.finder.autotune()
 
@@ -133,7 +133,7 @@ class ExecutorPlan:
     def accepts(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
         """Whether a call can use its arrays as they are; a state may be None.
 
-        As `takes` of each, without its frames.
+        The same as `takes` for each array, without the time of the calls.
         """
         parts = self.parts
         for array, shape in ((x, self.x_shape), (h_0, self.h_shape), (c_0, self.c_shape)):
@@ -203,18 +203,19 @@ class ExecutorPlan:
         return Resets(flags, h, c)
 
     def empty(self, shape: tuple[int, ...]) -> Array:
-        """A new array of the problem's dtype."""
+        """Allocate an array of the problem's dtype."""
         return self.parts.empty(shape, self.parts.dtype)
 
     def is_captured(self, stream: Stream) -> bool:
-        """Whether the caller captures ``stream``. A call asks once."""
+        """Whether the caller captures ``stream``; queried once per call."""
         return stream.ptr != 0 and self.parts.is_capturing(stream)
 
     def workspace(self, nbytes: int, stream: Stream, own: bool) -> Array:
-        """A workspace: the stream's own, always at the same address, or a new one.
+        """Return a workspace: the stream's own, always at the same address, or a new one.
 
-        The stream's own for what a graph may replay, and for calls that are to be recognised. A
-        new one during a capture of the caller's, because that graph outlives the call.
+        The stream's own is for calls that a graph may replay, and for calls that are recognised by
+        their addresses. A new one is for calls that the caller captures: that graph outlives the
+        call.
         """
         if own:
             return self.parts.stream_workspace(self.device, stream.ptr, nbytes)
@@ -246,11 +247,10 @@ class ExecutorPlan:
         resets: Resets | None = None,
         lengths: Array | None = None,
     ) -> tuple[Array, Array, Array | None, SavedForward | None]:
-        """(y, h_n, c_n, what `backward` needs or None) of arrays that it `takes`.
+        """Return (y, h_n, c_n, the state for `backward` or None) for arrays that it `takes`.
 
-        ``lengths`` are those of a problem that has them in device memory.
-
-        Weights that came without their address are checked here.
+        ``lengths`` are those of a problem that has them in device memory. Weights that are given
+        without their address are checked here.
         """
         parts = self.parts
         if parts.current_device() != self.device:
@@ -356,9 +356,9 @@ class ExecutorPlan:
         weights_needed: bool,
         retain: bool,
     ) -> tuple[Array, Array | None, Array | None, Array | None, Any]:
-        """(dx, dh_0, dc_0, gradient of the flat weights or None, those of what replaces states).
+        """Return (dx, dh_0, dc_0, gradient of the flat weights or None, those of reset states).
 
-        dh_0 and dc_0 are None if the forward pass began with zeros. The last are a pair with a row
+        dh_0 and dc_0 are None if the forward pass began with zeros. The last is a pair with a row
         for each of the batch, or None if states were replaced by zeros or not at all.
         """
         parts = self.parts
@@ -426,7 +426,7 @@ class ExecutorPlan:
         self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)
         return Context(context.executor, reserve.data.ptr, reserve, Phase.FORWARD)
 
-    # What it is
+    # Inspection
 
     def inspect(self) -> dict[str, Any]:
         """Return properties of what runs, by name: algorithm, workspace_bytes, reserve_bytes."""

@@ -28,8 +28,8 @@ class Operations:
     """The operations of one plan, on checked addresses.
 
     ``stream`` is the caller's, and ``captured`` whether the caller is capturing it: then calls are
-    recorded into the caller's graph, which has to own what they use. ``failed`` is told of a
-    capture that fails.
+    recorded into the caller's graph, which has to own what they use. ``failed`` is called after
+    a capture that fails.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Operations:
         return executor
 
     def _run_staged(self, executor: AddressExecutor, at: ForwardAddresses, stream: Stream) -> bool:
-        """Inference through the plan's own arrays; False where that cannot be done now.
+        """Run inference through the plan's own arrays; False if that cannot be done now.
 
-        They are of one stream, the first one, since another could overwrite what it still reads,
-        and of one call at a time: another thread's, or that of a signal handler in its middle,
-        does without.
+        The arrays belong to the first stream that used them, since a call on another stream could
+        overwrite what it still reads, and to one call at a time: a call of another thread, or of a
+        signal handler during this one, runs without them.
         """
         with self._staging_turn.take() as mine:
             if not mine:

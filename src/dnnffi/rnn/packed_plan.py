@@ -17,11 +17,11 @@ class PackedPlan:
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
         self._record = record
-        # What no adapter has is said before one is looked for.
+        # Limits that all adapters share are reported before an adapter is selected.
         record.check_network(problem, _Nobody(record.title))
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
-        """Never: each array is looked at."""
+        """Return False: each array is checked."""
         return False
 
     fits = takes
@@ -43,7 +43,7 @@ class PackedPlan:
 
 
 class _Nobody:
-    """Stands for a library or device where a limit holds for all of them."""
+    """Stand-in for a library or device, for limits that hold for all of them."""
 
     version_text = ""
 

@@ -41,25 +41,25 @@ class Route(NamedTuple):
     def of(
         cls, direct: AddressExecutor, replayed: AddressExecutor | None = None, staged: bool = False
     ) -> Route:
-        """The route with the sizes that follow."""
+        """Make a route with the sizes that the executors need."""
         main = replayed or direct
         reserve_bytes = max(direct.reserve_bytes, main.reserve_bytes)
         return cls(direct, replayed, staged, main.least_workspace_bytes, reserve_bytes)
 
     @property
     def main(self) -> AddressExecutor:
-        """The one that runs most calls."""
+        """The executor that runs most calls: ``replayed``, or ``direct`` without it."""
         return self.replayed or self.direct
 
 
 def _do_nothing() -> None:
-    """Stand for what is to be done later."""
+    """Do nothing: the initial ``forget_graphs``."""
 
 
 class RouteFinder:
-    """The route of one plan, and when it changes.
+    """The route of one plan, and the events that change it.
 
-    ``is_pending`` says that the next call is to call `advance`: the class is not measured yet, or
+    ``is_pending`` says that the next call has to call `advance`: the class is not measured yet, or
     the route has no executor for replays yet. A call with sizes that were never seen binds the
     candidate for plain launches alone; one that replays graphs is bound when the sizes have come
     often enough.
@@ -168,13 +168,13 @@ class RouteFinder:
         return True
 
     def complete(self) -> None:
-        """Bind what replays graphs now: for a plan whose sizes are to come again."""
+        """Bind the executor for replays now: for a plan whose sizes will recur."""
         if self._is_incomplete:
             self._complete()
         self.is_pending = self._is_unmeasured or self._is_incomplete
 
     def _first_route(self) -> Route:
-        """The route of a plan that begins, on the network's device."""
+        """Return the first route of a new plan, on the network's device."""
         network = self.network
         stream = network.parts.current_stream()
         refuse_in_capture(stream.ptr)  # executors may allocate when made

@@ -2,9 +2,9 @@
 
 A candidate counts only if its results agree with the oracle's, within the dtype's rounding. Times
 are those of a loop on the caller's stream, so that a candidate which keeps the host busy for longer
-than the GPU is charged for it. The user's arrays may not be written twice and backward data changes
-the reserve space, so candidates run on arrays of their own, from a pool that goes back to the
-driver.
+than the GPU is charged for it. The user's arrays must not be written twice, and backward data
+changes the reserve space, so candidates run on arrays of their own, from a pool that is returned to
+the driver.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
 
 OTHER_NUMBERS = "draws other random numbers for dropout, so it is only compared with"
-"""The reason for which the oracle is not a candidate of a network that drops."""
+"""The reason why the oracle is not a candidate of a network with dropout."""
 
 LaunchOn = Callable[[int, Stream], Launch]
 OnLaunch = Callable[[Launch], object]
 
 
 class Times(NamedTuple):
-    """Milliseconds of one call, for training of forward and both backwards; None: not measured.
+    """Milliseconds of a call, in training forward and backward; None if not measured.
 
     ``staged`` is ``replayed`` with the copies that a call with new addresses needs.
     """
@@ -58,7 +58,7 @@ class Times(NamedTuple):
 
     @property
     def fastest(self) -> float:
-        """The shortest of them."""
+        """The shortest of the measured times."""
         return min(ms for ms in self if ms is not None)
 
 
@@ -67,7 +67,7 @@ class RouteChoice(NamedTuple):
 
     ``direct`` runs calls whose addresses no graph knows; ``replayed`` those that one does, or is
     None where graphs do not pay. ``staged`` says that copies and a graph are faster than
-    ``direct``. ``times`` by candidate; ``refused`` has a reason for each candidate that is not
+    ``direct``. ``times`` are by candidate; ``refused`` has a reason for each candidate that is not
     eligible. ``source`` is "measured" or "disk".
     """
 
@@ -100,11 +100,11 @@ def tune(
     borrowed: RouteChoice | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RouteChoice | None:
-    """Measure the candidates of a problem, or None where not even the oracle ran.
+    """Measure the candidates of a problem; return None if not even the oracle ran.
 
-    They are asked for the problem as it is, and measured without dropout, so that results can be
-    compared. Runs on the current stream and waits for it. What the candidates need beside the
-    caller's own arrays is allocated, and given back at the end.
+    They are selected for the problem as it is, and measured without dropout, so that results can be
+    compared. Runs on the current stream and waits for it. All arrays of the candidates are scratch
+    memory, which is given back at the end.
 
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
     runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
@@ -230,7 +230,7 @@ def _differs(found: HostArrays, expected: HostArrays, problem: RNNProblem, oracl
 def choose(
     times: dict[str, Times], refused: dict[str, str], source: str = "measured"
 ) -> RouteChoice:
-    """The fastest of the measured candidates, directly and replayed."""
+    """Return the fastest of the measured candidates, directly and replayed."""
     direct = min((t.direct, name) for name, t in times.items() if t.direct is not None)
     replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
     replayed = min(replays, default=(float("inf"), ""))
@@ -293,7 +293,7 @@ class Trial:
         )
         cell, size = spec.has_cell, executor.weight_size
         resets = 0
-        if problem.has_resets:  # flags that are not set take as long to read
+        if problem.has_resets:  # all flags are 0: reading them takes as long as reading set ones
             self._kept.append(memory.zeros(problem.leading_shape, byte))
             resets = _address(self._kept[-1])
         lengths = 0
@@ -333,7 +333,7 @@ class Trial:
             )
 
     def _operations(self) -> tuple[OnLaunch, ...]:
-        """Forward and, for training, both backwards: what a plan makes a graph of."""
+        """Return the parts that a plan captures: forward and, for training, both backward calls."""
         return (self._run_forward, self._run_backward) if self._training else (self._run_forward,)
 
     def _run_forward(self, launch: Launch) -> None:
@@ -343,7 +343,7 @@ class Trial:
         self._executor.backward(launch, self._data, self._weights)
 
     def run(self) -> None:
-        """All operations once."""
+        """Run all operations once."""
         for operation in self._operations():
             operation(self._launch)
 
@@ -352,7 +352,7 @@ class Trial:
         return [sample(array) for array in self._results if array is not None]
 
     def times(self, best: float) -> Times:
-        """Milliseconds, each way that can be measured; of one far from ``best`` a first guess."""
+        """Measure direct, replayed and staged calls, as far as possible; see `median_time`."""
         memory, stream = self._memory, self._launch.stream
         # The capture below moves the thread's handle, and the first call after it moves it back.
         direct = median_time(self.run, memory, best)
@@ -378,7 +378,7 @@ class Trial:
         return self._memory.capture(lambda stream: operation(self._launch_on(device, stream)))
 
     def _staged(self) -> Callable[[], object] | None:
-        """A call through copies and a graph, or None where a problem is not staged."""
+        """Return a call through copies and a graph, or None if the problem cannot be staged."""
         problem = self._executor.problem
         if not _can_be_staged(problem):
             return None
@@ -458,7 +458,7 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         refused = {name: str(reason) for name, reason in value["refused"].items()}
         names = {self._candidates.oracle(problem), *self._candidates.offers(problem)}
         if {*times, *refused} != names or not times:
-            return None  # of a version with other candidates
+            return None  # stored by a version with other candidates
         if not _can_be_staged(problem):
             times = {name: taken._replace(staged=None) for name, taken in times.items()}
         return choose(times, refused, source="disk")
@@ -469,7 +469,7 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
 
 
 def _times(direct: object, *others: object) -> Times:
-    """Times that were read from a file, checked."""
+    """Check times that were read from a file."""
     return Times(
         checked_time(direct), *(None if one is None else checked_time(one) for one in others)
     )

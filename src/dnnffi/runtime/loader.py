@@ -181,7 +181,7 @@ def mapped_libraries(pattern: str) -> list[str]:
 
 
 def loaded_path(candidate: str) -> str:
-    """The file behind ``candidate``: a bare name is looked up among the mapped libraries."""
+    """Return the path of ``candidate``; a bare name is looked up among the mapped libraries."""
     if os.sep in candidate:
         return candidate
     mapped = mapped_libraries(re.escape(candidate) + r"(\.\d+)*")

@@ -107,7 +107,7 @@ def check_bytes(name: str, shape: tuple[int, ...], dtype: str) -> None:
 
 
 def is_ordered(values: object) -> TypeGuard[Iterable[Any]]:
-    """Whether the place of an entry says what it is of: in a list, not in a set, dict or text."""
+    """Whether the position of an entry has a meaning: in a list, not in a set, dict or text."""
     return isinstance(values, Iterable) and not isinstance(
         values, Set | Mapping | str | bytes | bytearray
     )

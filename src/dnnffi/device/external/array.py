@@ -133,7 +133,7 @@ class DeviceArray:
         return self._view(start * row, (max(stop - start, 0), *self.shape[1:]))
 
     def reshape(self, *shape: Any) -> DeviceArray:
-        """The same elements in another shape."""
+        """Return a view of the same elements in another shape."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         if -1 in sizes:
             rest = -prod(sizes)
