@@ -347,7 +347,7 @@ class _Layouts:
             if batch > 1:
                 made.set("CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT", "int32_t", batch)
                 stride = "CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET"
-                made.set(stride, "int64_t", matrix.batch_stride)
+                made.set(stride, "int64_t", matrix.batch_stride or 0)
         except BaseException:
             made.close()
             raise

@@ -92,7 +92,8 @@ class ProductShape(NamedTuple):
         (a_m, a_k), (b_k, b_n), (c_m, _) = map(_strides, product[:3])
         (m, k), (_, n) = product.a.shape, product.b.shape
         batch = {
-            f"{name}_batch": one.batch_stride for name, one in zip("abc", product[:3], strict=True)
+            f"{name}_batch": one.batch_stride or 0
+            for name, one in zip("abc", product[:3], strict=True)
         }
         sizes = {"m": m or _POSITIONS, "n": n or _POSITIONS, "k": k or _POSITIONS}
         return cls(a_m, a_k, b_k, b_n, c_m, batch=product.batch, **batch, **sizes)
