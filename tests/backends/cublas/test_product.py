@@ -184,6 +184,17 @@ CREATING = (
 )
 
 
+def test_a_status_for_new_rows_becomes_an_error(cublas, standin):
+    products = RowsProducts(cublas, 0, "float32")
+    follows = Matrix(None, 2, batch_stride=None)
+    product = products.product(Matrix(None, 8), B, follows, batch=2)
+    chosen = product.choose(4)
+    standin.fail, standin.status = b"cublasLtMatrixLayoutSetAttribute", 7
+    with pytest.raises(CublasError, match=r"LayoutSetAttribute returned .*2 rows"):
+        product.run(LAUNCH, 2, chosen, (0, 0, 0), 0)
+    products.close()
+
+
 @pytest.mark.parametrize("function", CREATING)
 def test_a_status_becomes_an_error_and_leaves_nothing(cublas, standin, function):
     standin.fail, standin.status = function.encode(), 7

@@ -205,6 +205,24 @@ def test_products_of_the_same_rows_set_them_once(cublas, monkeypatch):
     products.close()
 
 
+def test_matrices_that_follow_each_other_do_so_for_every_number_of_rows(cublas):
+    products = RowsProducts(cublas, 0, "float32")
+    weights = Matrix(4, 2, batch_stride=4 * 2)
+    follows = Matrix(None, 2, leading=3, batch_stride=None)
+    product = products.product(Matrix(None, 4), weights, follows, batch=2)
+    chosen, random = product.choose(8), np.random.default_rng(0)
+    x, both = (random.integers(-4, 5, shape).astype("f4") for shape in ((8, 4), (2, 4, 2)))
+    workspace = np.zeros(chosen.workspace_bytes + 256, np.uint8)
+    aligned = workspace.ctypes.data + -workspace.ctypes.data % 256
+    for rows in (8, 3, 5):
+        found = np.zeros((2, rows, 3), "f4")
+        at = tuple(one.ctypes.data for one in (x, both, found))
+        product.run(Launch(StreamAt(0), 0), rows, chosen, at, aligned)
+        assert np.array_equal(found[..., :2], x[:rows] @ both)
+        assert not found[..., 2].any()
+    products.close()
+
+
 def test_sizes_up_to_the_same_bounds_share_a_layout(network):
     bind = network.network.bind
 
