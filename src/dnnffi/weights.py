@@ -58,7 +58,7 @@ class RNNWeights(Generic[ArrayT]):
     12.0
     """
 
-    # Those with an underscore are read by `dnnffi.rnn` too: the buffer as executors take it, the
+    # `dnnffi.rnn` reads attributes with an underscore too: the buffer as executors take it, the
     # networks that calls with these weights have checked, and what backends with devices of their
     # own keep of them.
     __slots__ = ("_arrays", "_buffer", "_networks", "_packed", "layout", "spec")

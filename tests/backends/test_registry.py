@@ -56,7 +56,7 @@ def test_an_array_of_the_other_platform(monkeypatch, is_hip, own, other, message
             library = library_of(kind_of_library, CupyMemory())
             monkeypatch.setattr(module._process, "current", library)
         else:
-            monkeypatch.setattr(module._process, "_places", ())
+            monkeypatch.setattr(module._process, "_locations", ())
     taken = rnn_backends.for_call(None, array)
     assert taken.name == own
     assert taken.device_of("x", array) == 3
@@ -66,7 +66,7 @@ def test_an_array_of_the_other_platform(monkeypatch, is_hip, own, other, message
 
 def test_without_its_library_a_backend_says_so(monkeypatch):
     array = fake_cupy(monkeypatch, is_hip=False).ndarray()
-    monkeypatch.setattr(cudnn._process, "_places", ())
+    monkeypatch.setattr(cudnn._process, "_locations", ())
     with pytest.raises(LibraryNotFoundError, match=r"^cuDNN could not be loaded"):
         rnn_backends.for_call(None, array)
 

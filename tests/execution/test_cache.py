@@ -225,7 +225,7 @@ def test_what_is_gone_is_not_known():
     things.clear()
     gc.collect()
     assert living.snapshot() == []
-    assert living._known == set()
+    assert living._references == set()
 
 
 def test_what_is_added_twice_is_known_once():

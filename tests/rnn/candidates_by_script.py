@@ -83,7 +83,7 @@ class ScriptedCandidates:
         self.open = 0
         self.runs = Counter()
         self.events = []
-        self.far_behind_reason = ""
+        self.given_skip_reason = ""
 
     def oracle(self, problem):
         return next(iter(self.scripts))
@@ -98,8 +98,8 @@ class ScriptedCandidates:
     def left_out(self, offers, times):
         return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
 
-    def far_behind(self, candidate, times):
-        return self.far_behind_reason if candidate == "costly" and times else ""
+    def skip_reason(self, candidate, times):
+        return self.given_skip_reason if candidate == "costly" and times else ""
 
     def make(self, problem, candidate, launch, generator=None):
         script = self.scripts[candidate]

@@ -31,7 +31,7 @@ class Source:
         self.events.append((problem, device))
         return lambda: self.events.append("wait")
 
-    def behind(self, algorithm, times):
+    def skip_reason(self, algorithm, times):
         return f"{algorithm} behind {times}" if algorithm == "wide" and times else ""
 
     def make(self, problem, algorithm, launch, generator=None):
@@ -117,7 +117,7 @@ def test_the_sources_of_the_named_candidates_are_prepared_once():
 
 
 @pytest.mark.parametrize(
-    ("candidate", "times", "is_behind"),
+    ("candidate", "times", "is_skipped"),
     [
         ("cudnn persist_dynamic", {"cudnn standard": 2.4, "own 1": 2.0}, True),
         ("cudnn persist_dynamic", {"cudnn standard": 2.2, "own 1": 2.0}, False),
@@ -128,15 +128,15 @@ def test_the_sources_of_the_named_candidates_are_prepared_once():
         ("cudnn persist_static", {"cudnn standard": 9, "own 1": 2.0}, False),
     ],
 )
-def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, is_behind):
-    assert bool(BOTH.far_behind(candidate, times)) == is_behind
+def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times, is_skipped):
+    assert bool(BOTH.skip_reason(candidate, times)) == is_skipped
 
 
-def test_a_source_says_what_is_behind_its_others():
+def test_a_source_says_what_is_skipped_its_others():
     times = {"cudnn standard": 3.0, "own standard": 1.0}
-    assert BOTH.far_behind("own wide", times) == "wide behind {'standard': 1.0}"
-    assert not BOTH.far_behind("own standard", times)
-    assert not BOTH.far_behind("own wide", {"cudnn standard": 3.0})
+    assert BOTH.skip_reason("own wide", times) == "wide behind {'standard': 1.0}"
+    assert not BOTH.skip_reason("own standard", times)
+    assert not BOTH.skip_reason("own wide", {"cudnn standard": 3.0})
 
 
 def test_a_vendor_that_was_far_behind_is_left_out_for_other_sizes_with_all_its_algorithms():
@@ -155,5 +155,5 @@ def test_a_vendor_that_was_not_far_behind_is_measured_for_other_sizes(times):
 
 
 def test_who_is_far_behind_is_told_why():
-    found = BOTH.far_behind("cudnn persist_dynamic", {"cudnn standard": 3.0, "own wide": 1.25})
+    found = BOTH.skip_reason("cudnn persist_dynamic", {"cudnn standard": 3.0, "own wide": 1.25})
     assert found == "takes long to compile, and own wide is 2.4 times as fast as cudnn's best"

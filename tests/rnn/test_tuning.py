@@ -197,10 +197,10 @@ def test_what_takes_long_is_begun_first_and_has_ended_before_anything_is_measure
 # Candidates that are not eligible
 
 
-def test_one_that_is_far_behind_is_not_made():
+def test_a_skipped_candidate_is_not_made():
     memory = ScriptedMemory()
     candidates = ScriptedCandidates(memory, {"standard": Script(), "costly": Script(0.1, 0.1)})
-    candidates.far_behind_reason = "takes long to compile"
+    candidates.given_skip_reason = "takes long to compile"
     choice = tune(candidates, PROBLEM, 0, memory, launch_on)
     assert choice.refused == {"costly": "takes long to compile"}
     assert [name for name, *_ in candidates.made] == ["standard"]

@@ -37,8 +37,8 @@ class FakeLibrary:
         self.__dict__.update(dict.fromkeys(names, int))
 
 
-def place(found_via, *candidates, decisive=False):
-    return loader.Place(found_via, lambda: iter(candidates), decisive)
+def location(found_via, *candidates, decisive=False):
+    return loader.Location(found_via, lambda: iter(candidates), decisive)
 
 
 def opener(**files):
@@ -52,32 +52,32 @@ def opener(**files):
     return open_library
 
 
-def load(places, **files):
-    return loader.load("Nice", tuple(places), opener(**files), "niceVersion", "pip install nice")
+def load(locations, **files):
+    return loader.load("Nice", tuple(locations), opener(**files), "niceVersion", "pip install nice")
 
 
 def test_a_library_that_is_loaded_is_logged(caplog):
     with caplog.at_level("INFO", "dnnffi"):
-        load([place("a", "x"), place("b", "y")], y=FakeLibrary("niceVersion"))
+        load([location("a", "x"), location("b", "y")], y=FakeLibrary("niceVersion"))
     assert caplog.messages == ["loaded Nice from y, found via b"]
 
 
 def test_the_first_candidate_that_opens_is_taken():
     nice, other = FakeLibrary("niceVersion"), FakeLibrary("niceVersion")
-    found = load([place("a", "x"), place("b", "y", "z"), place("c", "w")], z=nice, w=other)
+    found = load([location("a", "x"), location("b", "y", "z"), location("c", "w")], z=nice, w=other)
     assert found == loader.Loaded(nice, "z", "b")
 
 
 def test_a_library_without_the_function_is_passed_over():
     nice = FakeLibrary("niceVersion")
-    found = load([place("a", "x"), place("b", "y")], x=FakeLibrary("otherVersion"), y=nice)
+    found = load([location("a", "x"), location("b", "y")], x=FakeLibrary("otherVersion"), y=nice)
     assert found.lib is nice
 
 
 def test_the_error_has_every_candidate_and_its_reason():
-    places = [place("a", "x", "y"), place("b"), place("c", "z")]
+    locations = [location("a", "x", "y"), location("b"), location("c", "z")]
     with pytest.raises(LibraryNotFoundError) as caught:
-        load(places, y=FakeLibrary("otherVersion"))
+        load(locations, y=FakeLibrary("otherVersion"))
     assert caught.value.library == "Nice"
     assert caught.value.install == "pip install nice"
     assert caught.value.searched == (
@@ -110,23 +110,23 @@ def test_only_a_regular_file_is_opened_as_a_library(tmp_path, kind):
 
 
 def test_a_decisive_place_ends_the_search():
-    places = [place("asked for", "x", decisive=True), place("b", "y")]
+    locations = [location("asked for", "x", decisive=True), location("b", "y")]
     with pytest.raises(LibraryNotFoundError) as caught:
-        load(places, y=FakeLibrary("niceVersion"))
+        load(locations, y=FakeLibrary("niceVersion"))
     assert caught.value.searched == ("asked for: x (cannot open x)",)
 
 
 def test_a_decisive_place_with_nothing_in_it_does_not():
     nice = FakeLibrary("niceVersion")
-    assert load([place("asked for", decisive=True), place("b", "y")], y=nice).lib is nice
+    assert load([location("asked for", decisive=True), location("b", "y")], y=nice).lib is nice
 
 
 def test_later_places_are_not_asked():
     def asked():
         pytest.fail("the search went on")
 
-    places = [place("a", "x"), loader.Place("b", asked)]
-    assert load(places, x=FakeLibrary("niceVersion")).found_via == "a"
+    locations = [location("a", "x"), loader.Location("b", asked)]
+    assert load(locations, x=FakeLibrary("niceVersion")).found_via == "a"
 
 
 def test_the_install_command_fits_the_installed_wheels(monkeypatch):
@@ -214,8 +214,8 @@ def test_a_search_of_pathfinder_that_fails_is_an_entry_of_the_error(monkeypatch)
 @linux
 def test_a_library_that_is_already_loaded_is_found():
     ctypes.CDLL("libm.so.6")
-    places = (loader.already_loaded(r"libm(-[\d.]+)?\.so(\.\d+)*"), loader.system("libm.so.6"))
-    found = loader.load("libm", places, ctypes.CDLL, "cos", "none")
+    locations = (loader.already_loaded(r"libm(-[\d.]+)?\.so(\.\d+)*"), loader.system("libm.so.6"))
+    found = loader.load("libm", locations, ctypes.CDLL, "cos", "none")
     assert found.found_via == "already loaded in this process"
     assert os.path.isfile(found.path)
 
@@ -228,8 +228,8 @@ def test_a_mapped_file_whose_name_is_not_utf_8_does_not_end_the_search(tmp_path)
         opened.flush()
         with mmap.mmap(opened.fileno(), 1):
             assert loader.mapped_libraries("caf.*") == [os.fsdecode(file)]
-            places = (loader.already_loaded(r"libnone\.so"), loader.system("libm.so.6"))
-            found = loader.load("libm", places, ctypes.CDLL, "cos", "none")
+            locations = (loader.already_loaded(r"libnone\.so"), loader.system("libm.so.6"))
+            found = loader.load("libm", locations, ctypes.CDLL, "cos", "none")
     assert found.found_via == "the system's loader"
 
 
@@ -404,7 +404,7 @@ def test_a_message_that_is_not_utf_8_can_be_read():
 
 
 def test_places_in_their_order():
-    assert [place.found_via for place in cudnn.PLACES] == [
+    assert [location.found_via for location in cudnn.PLACES] == [
         "environment variable DNNFFI_CUDNN_LIBRARY",
         "already loaded in this process",
         "cuda-pathfinder",
@@ -446,11 +446,11 @@ def test_why_pathfinder_finds_nothing_is_said(monkeypatch):
         raise cuda.pathfinder.DynamicLibNotFoundError(f"{name}: no\n  libcublasLt")
 
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", missing)
-    place = cudnn.PLACES[2]
+    location = cudnn.PLACES[2]
     with pytest.raises(LookupError, match="cudnn: no libcublasLt"):
-        list(place.candidates())
+        list(location.candidates())
     with pytest.raises(LibraryNotFoundError, match="cuda-pathfinder: cudnn: no libcublasLt"):
-        loader.load("cuDNN", (place,), ctypes.CDLL, "cudnnGetVersion", "pip")
+        loader.load("cuDNN", (location,), ctypes.CDLL, "cudnnGetVersion", "pip")
 
 
 def test_it_is_opened_once(monkeypatch):

@@ -154,7 +154,7 @@ class CandidateSource(Protocol):
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin what takes long about making its executors. The result waits for its end."""
 
-    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+    def skip_reason(self, algorithm: str, times: Mapping[str, float]) -> str:
         """Return why an algorithm is not measured, by times of the source's others; or empty."""
 
     def network(

@@ -84,12 +84,12 @@ class Living(Generic[T]):
     """Weak references to objects, each dropped when its object is collected."""
 
     def __init__(self) -> None:
-        self._known: set[ref[T]] = set()
+        self._references: set[ref[T]] = set()
 
     def add(self, one: T) -> None:
         """Refer to ``one`` until it is collected."""
-        self._known.add(ref(one, self._known.discard))
+        self._references.add(ref(one, self._references.discard))
 
     def snapshot(self) -> list[T]:
         """Return the objects that are alive, in no order."""
-        return [one for known in list(self._known) if (one := known()) is not None]
+        return [one for reference in list(self._references) if (one := reference()) is not None]

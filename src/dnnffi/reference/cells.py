@@ -116,7 +116,7 @@ class LSTMCell:
         dc_read *= o
         dc_read *= dh
         dc = dc + (dc_read if clipped is None else xp.where(clipped, 0, dc_read))
-        # Of the gates' functions: s (1 - s), of the tanh 1 - g^2
+        # Slopes of the gates' functions: s (1 - s), of tanh 1 - g^2
         slopes = xp.subtract(one, kept[:4])
         slopes *= kept[:4]
         xp.multiply(g, g, out=slopes[2])

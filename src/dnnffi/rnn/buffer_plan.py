@@ -176,7 +176,7 @@ class BufferPlan:
         of_resets: Triple,
         workspace: Array,
     ) -> BackwardDataAddresses:
-        """Return the checked addresses of a backward-data call."""
+        """Return the checked addresses of backward data."""
         given = (filled.y, filled.h_0, filled.c_0, filled.weights, *gradients, *out)
         arrays = (*given, filled.x, workspace, self._reserve, *(filled.resets or ()), *of_resets)
         identities = tuple(map(id, arrays))
@@ -201,9 +201,9 @@ class BufferPlan:
     def _weights_at(
         self, filled: _Filled, out: Array, workspace: Array, accumulate: bool, beside: Triple
     ) -> BackwardWeightsAddresses:
-        """Return the checked addresses of a backward-weights call.
+        """Return the checked addresses of backward weights.
 
-        ``beside`` are the arrays of the backward-data call in the same graph: the two overlap.
+        ``beside`` are the arrays of backward data in the same graph: the two overlap.
         """
         given = (filled.x, filled.h_0, filled.y, out)
         arrays = (*given, *beside, workspace, self._reserve)

@@ -146,7 +146,7 @@ class CandidateSet:
         reason = f"the best of {vendor} took {ratio:.1f} times as long for other sizes"
         return {name: reason for name in offers if _source(name) == vendor}
 
-    def far_behind(self, candidate: str, times: Mapping[str, float]) -> str:
+    def skip_reason(self, candidate: str, times: Mapping[str, float]) -> str:
         """Return why a candidate is not worth measuring; empty if it may be.
 
         A candidate is left out if it is costly to make and another source is far ahead, or if its
@@ -158,7 +158,7 @@ class CandidateSet:
             other.partition(" ")[2]: time for other, time in times.items() if _source(other) == name
         }
         if algorithm not in source.costly or not of_source:
-            return source.behind(algorithm, of_source)
+            return source.skip_reason(algorithm, of_source)
         fastest = min(times, key=times.__getitem__)
         ahead = min(of_source.values()) / times[fastest]
         if ahead < _FAR_AHEAD:

@@ -131,7 +131,7 @@ def tune(
             if expected and clock() >= end:
                 refused[name] = "the time for measuring was over"
                 continue
-            if reason := candidates.far_behind(name, fastest):
+            if reason := candidates.skip_reason(name, fastest):
                 refused[name] = reason
                 continue
             launch = launch_on(device, memory.current_stream())

@@ -1,4 +1,4 @@
-"""Finding a vendor's library: the places to look are data, and an error lists every one tried."""
+"""Finding a vendor's library: the locations to look are data, and an error lists every one tried."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dnnffi.operating_system import IS_MACOS, IS_WINDOWS, read_kernel_file
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Somewhere a library may be.
 
     ``candidates`` yields names or paths for the dynamic loader, and may raise ``LookupError`` to
@@ -43,7 +43,7 @@ class Loaded:
 
 def load(
     library: str,
-    places: tuple[Place, ...],
+    locations: tuple[Location, ...],
     open_library: Callable[[str], Any],
     required_symbol: str,
     install: str,
@@ -55,11 +55,11 @@ def load(
     """
     searched = []
     with import_lock:
-        for place in places:
+        for location in locations:
             try:
-                candidates = list(place.candidates())
+                candidates = list(location.candidates())
             except LookupError as reason:
-                searched.append(f"{place.found_via}: {reason.args[0]}")
+                searched.append(f"{location.found_via}: {reason.args[0]}")
                 continue
             for candidate in candidates:
                 try:
@@ -68,19 +68,19 @@ def load(
                         files.check_regular(candidate)
                     lib = open_library(candidate)
                 except (OSError, ValueError) as error:  # ValueError: cffi takes names in UTF-8 only
-                    searched.append(f"{place.found_via}: {candidate} ({error})")
+                    searched.append(f"{location.found_via}: {candidate} ({error})")
                     continue
                 if not has_symbol(lib, required_symbol):
                     searched.append(
-                        f"{place.found_via}: {candidate} (not {library}: no {required_symbol})"
+                        f"{location.found_via}: {candidate} (not {library}: no {required_symbol})"
                     )
                     continue
                 path = loaded_path(candidate)
-                logger.info("loaded %s from %s, found via %s", library, path, place.found_via)
-                return Loaded(lib, path, place.found_via)
+                logger.info("loaded %s from %s, found via %s", library, path, location.found_via)
+                return Loaded(lib, path, location.found_via)
             if not candidates:
-                searched.append(f"{place.found_via}: nothing there")
-            elif place.decisive:
+                searched.append(f"{location.found_via}: nothing there")
+            elif location.decisive:
                 break
     raise LibraryNotFoundError(library, searched, wheels.fitting_installed(install))
 
@@ -94,7 +94,7 @@ def has_symbol(lib: Any, name: str) -> bool:
     return True
 
 
-def environment(variable: str) -> Place:
+def environment(variable: str) -> Location:
     """The file that an environment variable names; decisive when it is set."""
 
     def candidates() -> Iterator[str]:
@@ -102,19 +102,19 @@ def environment(variable: str) -> Place:
         if value:
             yield value
 
-    return Place(f"environment variable {variable}", candidates, decisive=True)
+    return Location(f"environment variable {variable}", candidates, decisive=True)
 
 
-def already_loaded(pattern: str) -> Place:
+def already_loaded(pattern: str) -> Location:
     """A library that this process has already mapped, by a regular expression on its file name."""
 
     def candidates() -> Iterator[str]:
         yield from mapped_libraries(pattern)
 
-    return Place("already loaded in this process", candidates)
+    return Location("already loaded in this process", candidates)
 
 
-def pathfinder(name: str) -> Place:
+def pathfinder(name: str) -> Location:
     """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows.
 
     On Windows cuda-pathfinder searches for DLLs, such as ``cudnn64_9.dll``, and finds those that
@@ -136,13 +136,13 @@ def pathfinder(name: str) -> Place:
         if path:
             yield path
 
-    return Place("cuda-pathfinder", candidates)
+    return Location("cuda-pathfinder", candidates)
 
 
-def wheel(package: str, *names: str) -> Place:
+def wheel(package: str, *names: str) -> Location:
     """The files ``names`` in the folder ``lib`` of an installed package, without importing it.
 
-    cuda-pathfinder searches for one file name of each library. This place has the names of older
+    cuda-pathfinder searches for one file name of each library. This location has the names of older
     versions.
     """
 
@@ -155,16 +155,16 @@ def wheel(package: str, *names: str) -> Place:
             paths = (os.path.join(folder, "lib", name) for name in names)
             yield from (path for path in paths if os.path.exists(path))
 
-    return Place(f"the wheel of {package}", candidates)
+    return Location(f"the wheel of {package}", candidates)
 
 
-def system(*names: str, dlls: tuple[str, ...] = ()) -> Place:
+def system(*names: str, dlls: tuple[str, ...] = ()) -> Location:
     """The system's dynamic loader: its cache, LD_LIBRARY_PATH.
 
     It is asked for ``names``, on Windows for ``dlls``. No vendor has libraries for macOS.
     """
     wanted = dlls if IS_WINDOWS else () if IS_MACOS else names
-    return Place("the system's loader", lambda: iter(wanted))
+    return Location("the system's loader", lambda: iter(wanted))
 
 
 def mapped_libraries(pattern: str) -> list[str]:

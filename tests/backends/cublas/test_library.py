@@ -100,30 +100,30 @@ BOTH = ("/a/libcublasLt.so.12", "/b/libcublasLt.so.13.1")
 )
 def test_a_place_has_what_is_of_the_cuda_of_the_process(monkeypatch, majors, found):
     monkeypatch.setattr(library, "cuda_majors", lambda: majors)
-    place = library._of_cuda(loader.Place("somewhere", lambda: iter(BOTH)))
-    assert tuple(place.candidates()) == found
-    assert place.found_via == "somewhere"
+    location = library._of_cuda(loader.Location("somewhere", lambda: iter(BOTH)))
+    assert tuple(location.candidates()) == found
+    assert location.found_via == "somewhere"
 
 
 def test_the_name_of_a_dll_has_its_cuda(monkeypatch):
     dlls = ("D:\\bin\\cublasLt64_12.dll", "D:\\x64_1\\bin\\cublasLt64_13.dll")
     monkeypatch.setattr(library, "cuda_majors", lambda: [13])
-    place = library._of_cuda(loader.Place("somewhere", lambda: iter(dlls)))
-    assert tuple(place.candidates()) == dlls[1:]
+    location = library._of_cuda(loader.Location("somewhere", lambda: iter(dlls)))
+    assert tuple(location.candidates()) == dlls[1:]
 
 
 def test_what_is_of_another_cuda_is_said_in_the_error(monkeypatch):
     monkeypatch.setattr(library, "cuda_majors", lambda: [14])
-    place = library._of_cuda(loader.Place("somewhere", lambda: iter(BOTH)))
+    location = library._of_cuda(loader.Location("somewhere", lambda: iter(BOTH)))
     with pytest.raises(LibraryNotFoundError) as caught:
-        loader.load("cuBLAS", (place,), ffi.dlopen, "cublasLtGetVersion", library.INSTALL)
+        loader.load("cuBLAS", (location,), ffi.dlopen, "cublasLtGetVersion", library.INSTALL)
     (reason,) = caught.value.searched
     assert reason == f"somewhere: {', '.join(BOTH)}: not of CUDA 14, which this process uses"
 
 
 def test_an_empty_place_is_not_of_a_wrong_cuda(monkeypatch):
     monkeypatch.setattr(library, "cuda_majors", lambda: [14])
-    assert list(library._of_cuda(loader.Place("somewhere", lambda: iter(()))).candidates()) == []
+    assert list(library._of_cuda(loader.Location("somewhere", lambda: iter(()))).candidates()) == []
 
 
 def test_the_environment_variable_names_the_file(cublas, monkeypatch):

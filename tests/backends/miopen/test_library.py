@@ -99,8 +99,8 @@ def test_rocm_path_names_the_installation(monkeypatch, compiled, tmp_path, name)
     (tmp_path / "other").symlink_to(tmp_path)
     monkeypatch.setenv("ROCM_PATH", str(tmp_path / "other"))
     # An earlier test of this process may have loaded a library.
-    places = [place for place in miopen.PLACES if "already loaded" not in place.found_via]
-    monkeypatch.setattr(miopen._process, "_places", tuple(places))
+    locations = [place for place in miopen.PLACES if "already loaded" not in place.found_via]
+    monkeypatch.setattr(miopen._process, "_locations", tuple(locations))
     library = miopen.load()
     assert library.found_via == "ROCM_PATH"
     assert Path(library.path).samefile(file)
@@ -108,8 +108,8 @@ def test_rocm_path_names_the_installation(monkeypatch, compiled, tmp_path, name)
 
 @pytest.mark.usefixtures("nothing_loaded")
 def test_what_was_searched_is_said(monkeypatch):
-    places = [place for place in miopen.PLACES if "loader" not in place.found_via]
-    monkeypatch.setattr(miopen._process, "_places", (places[0], places[2]))
+    locations = [place for place in miopen.PLACES if "loader" not in place.found_via]
+    monkeypatch.setattr(miopen._process, "_locations", (locations[0], locations[2]))
     with pytest.raises(LibraryNotFoundError) as caught:
         miopen.load()
     assert caught.value.searched == (

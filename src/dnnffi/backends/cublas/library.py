@@ -100,18 +100,18 @@ def _major(path: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _of_cuda(place: loader.Place) -> loader.Place:
-    """Restrict a place to files whose names have a CUDA version of this process."""
+def _of_cuda(location: loader.Location) -> loader.Location:
+    """Restrict a location to files whose names have a CUDA version of this process."""
 
     def candidates() -> Iterator[str]:
-        found, majors = list(place.candidates()), cuda_majors()
+        found, majors = list(location.candidates()), cuda_majors()
         fitting = [path for path in found if not majors or _major(path) in majors]
         if found and not fitting:
             wanted = " or ".join(map(str, majors))
             raise LookupError(f"{', '.join(found)}: not of CUDA {wanted}, which this process uses")
         yield from fitting
 
-    return replace(place, candidates=candidates)
+    return replace(location, candidates=candidates)
 
 
 def load() -> Library:

@@ -48,11 +48,11 @@ class Calls(ABC):
 
     @abstractmethod
     def backward_data(self, handle: Any, at: BackwardDataAddresses) -> None:
-        """Enqueue the backward-data call."""
+        """Enqueue backward data."""
 
     @abstractmethod
     def backward_weights(self, handle: Any, at: BackwardWeightsAddresses) -> None:
-        """Enqueue the backward-weights call, which overwrites dweights."""
+        """Enqueue backward weights, which overwrites dweights."""
 
 
 class StepCalls(Calls):

@@ -92,7 +92,7 @@ def _rocm_path() -> Iterator[str]:
 PLACES = (
     loader.environment(ENVIRONMENT_VARIABLE),
     loader.already_loaded(_FILE_NAME),
-    loader.Place("ROCM_PATH", _rocm_path),
+    loader.Location("ROCM_PATH", _rocm_path),
     loader.system(*_NAMES),
 )
 

@@ -15,7 +15,7 @@ from dnnffi.device.interface import Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import Once
 from dnnffi.importing import import_lock
-from dnnffi.runtime.loader import Place, has_symbol, load
+from dnnffi.runtime.loader import Location, has_symbol, load
 
 
 class VendorLibrary(ABC):
@@ -132,11 +132,13 @@ L = TypeVar("L", bound=VendorLibrary)
 class LibraryOfProcess(Generic[L]):
     """The one library of a vendor that this process uses, opened when it is first asked for."""
 
-    def __init__(self, kind: type[L], ffi: Any, symbol: str, places: tuple[Place, ...]) -> None:
+    def __init__(
+        self, kind: type[L], ffi: Any, symbol: str, locations: tuple[Location, ...]
+    ) -> None:
         self._kind = kind
         self._ffi = ffi
         self._symbol = symbol
-        self._places = places
+        self._locations = locations
         self.current: L | None = None
 
     def load(self) -> L:
@@ -146,7 +148,7 @@ class LibraryOfProcess(Generic[L]):
                 if self.current is None:
                     kind = self._kind
                     found = load(
-                        kind.vendor, self._places, self._ffi.dlopen, self._symbol, kind.install
+                        kind.vendor, self._locations, self._ffi.dlopen, self._symbol, kind.install
                     )
                     self.current = kind(found.lib, found.path, found.found_via)
         return self.current

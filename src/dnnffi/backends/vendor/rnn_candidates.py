@@ -56,7 +56,7 @@ class VendorCandidates:
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         return lambda: None  # the library compiles when an executor is made
 
-    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+    def skip_reason(self, algorithm: str, times: Mapping[str, float]) -> str:
         return ""
 
     def network(self, problem: RNNProblem, algorithm: str | None, launch: Launch) -> VendorNetwork:

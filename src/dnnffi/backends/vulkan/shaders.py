@@ -323,7 +323,7 @@ def _finish(kernel: Step) -> str:
         f"sums[((p * {tile.rows}u + row) * GATES + {g}u) * {lanes}u + column]; }}"
         for g in gates
     )
-    behind = "    workgroupBarrier();\n" if kernel.whole else ""
+    barrier = "    workgroupBarrier();\n" if kernel.whole else ""
     return f"""
 {stores}
     workgroupBarrier();
@@ -333,7 +333,7 @@ def _finish(kernel: Step) -> str:
 {totals}{_cell(kernel, "row")}
         }}
     }}
-{behind}"""
+{barrier}"""
 
 
 def _cell(kernel: Step, row: str) -> str:

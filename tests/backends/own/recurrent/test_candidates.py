@@ -118,8 +118,8 @@ def test_the_fastest_pair_is_found_without_measuring_all(own, memory, monkeypatc
     of_backward = {name: dice.random() for name in backwards}
     measured = {}
     for name in names:
-        if why := own.behind(name, measured):
-            assert re.fullmatch(r"its (for|back)ward took longer than that of own \d\.\d", why)
+        if why := own.skip_reason(name, measured):
+            assert re.fullmatch(r"its (for|back)ward took longer than own \d\.\d", why)
             continue
         forward, backward = parts(name)
         measured[name] = of_forward[forward] + of_backward[backward]
@@ -142,8 +142,8 @@ def parts(name):
     return tuple(name.split("."))
 
 
-def test_without_a_backward_none_is_behind(own):
-    assert not own.behind("2", {"1": 1.0, "3": 2.0})
+def test_without_a_backward_kernel_none_is_skipped(own):
+    assert not own.skip_reason("2", {"1": 1.0, "3": 2.0})
 
 
 def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):

@@ -144,7 +144,7 @@ class OwnCandidates:
             pool.submit(compiled, kernel)  # making an executor raises the same error
         return pool.shutdown
 
-    def behind(self, algorithm: str, times: Mapping[str, float]) -> str:
+    def skip_reason(self, algorithm: str, times: Mapping[str, float]) -> str:
         """Return why a pair need not be measured; an empty string if it has to be.
 
         A kernel that took longer than another one, both in pairs with the same third kernel, is
@@ -157,7 +157,7 @@ class OwnCandidates:
             for name, other in permutations(times, 2):
                 same = _parts(name, number) == (kernel, _parts(other, number)[1])
                 if same and times[other] < times[name]:
-                    return f"its {phase} took longer than that of {self.name} {other}"
+                    return f"its {phase} took longer than {self.name} {other}"
         return ""
 
     def network(

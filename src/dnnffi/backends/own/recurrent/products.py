@@ -45,7 +45,7 @@ def layer_products(
     h has a column of its own, the last. The matrices of "dx" have as many rows as the gradients of
     the gates have columns, padded ones included. "dx" is of one direction, the others of as many as
     are given, at most `directions_at_once`: the matrices of a direction lie ``matrix_stride``
-    elements behind those of the one before.
+    elements after those of the one before.
     """
     hidden, padded = kind.hidden, kind.padded
     width = (kind.saved if kind.training else kind.gates) * padded
