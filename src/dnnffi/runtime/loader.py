@@ -1,4 +1,4 @@
-"""Finding a vendor's library: the locations to look are data, and an error lists every one tried."""
+"""Finding a vendor's library: locations are data, and an error lists every one that was tried."""
 
 from __future__ import annotations
 
