@@ -373,7 +373,7 @@ def reset_cases():
             yield mode, dtype, (lengths is None) == bool(number % 2), lengths, next(every_rows)
 
 
-@pytest.mark.parametrize(("mode", "dtype", "both", "lengths", "rows"), reset_cases())
+@pytest.mark.parametrize(("mode", "dtype", "both", "lengths", "rows"), list(reset_cases()))
 def test_resets_are_those_of_the_scan(mode, dtype, both, lengths, rows):
     one = reset_network(
         mode, rows=rows, lengths=lengths, dtype=dtype, bidirectional=both, **RESET_SIZES
