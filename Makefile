@@ -207,6 +207,8 @@ bench: $(bench) ## Measure the host cost of a call, and networks compared with P
 	$(run) -m dnnffi bench stream --device gpu --shapes everyday,random \
 		--json docs/verification/stream.json
 	$(run) -m dnnffi bench stream --conv --device gpu --json docs/verification/stream_conv.json
+	$(run) -m dnnffi bench stream --resets --device gpu --peers torch,jax \
+		--json docs/verification/stream_resets.json
 	$(run) -m dnnffi bench callers --device gpu --json docs/verification/callers.json
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
 	$(run) benchmarks/own_costs.py --json docs/verification/own_costs.json

@@ -31,7 +31,7 @@ COMPARED = {
     "README.md": ["tuned plans are", "the fastest unrolled `lax.scan`"],
     "docs/convolution.md": ["is the fastest candidate for several layers of MobileNetV2"],
     "docs/jax.md": ["XLA adds", "two H200s cannot exceed"],
-    "docs/own_engine.md": ["a word takes", "a step of an LSTM on an H100 takes cuDNN"],
+    "docs/own_engine.md": ["a word takes", "a step of an LSTM on an H200 takes cuDNN"],
 }
 # Parts of paragraphs with times that are not results of a measurement.
 SETTINGS = {
@@ -133,11 +133,12 @@ def test_the_times_of_steps_on_the_page_are_those_of_the_record():
     both, middle = ("float16", "float32"), (256, 384, 512)
     exchange = f"{found['device']['exchange_us']:.2f}"
     small = [row["own"]["us"] for row in found["rows"] if row["own"] and row["hidden_size"] <= 512]
-    assert f"On an H100 a word takes {exchange} µs from one block to another" in text
+    gpu = found["machine"]["device"].split()[1]
+    assert f"On an {gpu} a word takes {exchange} µs from one block to another" in text
     assert f"a step of a layer with H up to 512 takes {spread(small)} µs" in text
     cudnn, own = (steps(side, both, 64, middle) for side in ("cudnn", "own"))
     assert (
-        "with 64 rows and H from 256 to 512, a step of an LSTM on an H100 takes cuDNN "
+        f"with 64 rows and H from 256 to 512, a step of an LSTM on an {gpu} takes cuDNN "
         f"{spread(cudnn)} µs and these kernels {spread(own)} µs"
     ) in text
     single = steps("ratio", ("float32",), 1, range(769))
@@ -162,8 +163,8 @@ def test_what_xla_adds_to_a_call_is_that_of_the_record():
 def test_about_half_of_a_call_is_allocation_and_launch():
     rows = record("call_overhead.json")["rows"]
     parts = [(row["allocations"] + row["launch"]) / row["functional"] for row in rows]
-    assert 0.45 <= min(parts) <= max(parts) <= 0.6
-    assert "About half of the host cost of a call is CuPy's allocation" in text_of(
+    assert 0.45 <= min(parts) <= max(parts) < 0.65
+    assert "About half of the host cost of a call, or some more, is CuPy's allocation" in text_of(
         "docs/benchmarks.md"
     )
 

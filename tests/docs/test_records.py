@@ -30,7 +30,6 @@ MESSAGES = "the words of errors, and kernels for what the figures do not run, ch
 KERNELS = (
     "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
 )
-RINGS = "how kernels load words, and which are chosen, changed after the run; needs a GPU"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 STALE = {
@@ -43,13 +42,10 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": KERNELS,
-    "callers.json": RINGS,
     "first_call.json": ONE_STEP,
     "gpu.json": "resets, and the addresses of what a step reads, came after the run",
     "memcheck.json": ONE_STEP,
     "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
-    "own_steps.json": RINGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "stream.json": KERNELS,

@@ -143,7 +143,7 @@ def test_without_the_everyday_streams_there_is_no_figure():
     assert figures["streams"](record({"torch padded": 1.0})) is None
 
 
-@pytest.mark.parametrize("name", ["stream.json", "stream_conv.json"])
+@pytest.mark.parametrize("name", ["stream.json", "stream_conv.json", "stream_resets.json"])
 def test_a_record_in_the_checkout_is_shown_with_its_figures(name):
     path = RECORDS / name
     if not path.exists():

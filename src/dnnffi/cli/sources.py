@@ -129,6 +129,7 @@ RECORDS = {
         "reference_threads.txt": (),  # products of NumPy
         "stream.json": (*_NETWORKS, "torch", "bench", "bench-streams"),
         "stream_conv.json": (*_CONVOLUTIONS, "torch", "bench", "bench-streams"),
+        "stream_resets.json": (*_JAX_NETWORKS, "torch", "bench", "bench-streams"),
         "voice_activity.json": (*_RNN, *_CONVOLUTION, "reference"),
         "voice_activity_gpu.json": (*_NETWORKS, *_CONVOLUTIONS),
         "vulkan.json": _VULKAN,
