@@ -160,7 +160,7 @@ def stream_steps() -> dict[str, float]:
 def torch_peer(
     mode: str, size: int, dtype: str, x: cupy.ndarray, hx: object
 ) -> Callable[[], object] | None:
-    """The same call of ``torch.nn``, in inference mode, or None without PyTorch."""
+    """Return the same call of ``torch.nn``, in inference mode, or None without PyTorch."""
     try:
         import torch
     except ImportError:

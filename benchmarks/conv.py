@@ -327,7 +327,7 @@ def kernels(
 
 
 def kernel_names(graphs: dict[str, Captured]) -> list[str]:
-    """The kernels of each graph, by PyTorch's profiler."""
+    """Return the kernels of each graph, by PyTorch's profiler."""
     lines = []
     for name, (launch, _) in graphs.items():
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -344,7 +344,7 @@ def name_of(row: dict[str, Any]) -> str:
 
 
 def show(row: dict[str, Any]) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     name = name_of(row)
     if "error" in row:
         print(f"{name:62} {row['error']}", flush=True)

@@ -32,7 +32,7 @@ class Layer(NamedTuple):
         return (self.n, self.c, self.h, self.w)
 
     def spec(self, dtype: str) -> dnnffi.ConvSpec:
-        """The layer as a specification."""
+        """Return the layer as a specification."""
         kernel = (self.kernel,) * 2 if isinstance(self.kernel, int) else self.kernel
         return dnnffi.ConvSpec(
             in_channels=self.c,
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
 
 
 def _resnet50() -> list[Layer]:
-    """The distinct convolutions, with the stride in the 3 x 3 one."""
+    """Return the distinct convolutions, with the stride in the 3 x 3 one."""
     layers = [Layer("stem 7x7 /2", 32, 3, 224, 224, 64, 7, 2, 3)]
     channels, size = 64, 56
     for stage, width in enumerate((64, 128, 256, 512)):

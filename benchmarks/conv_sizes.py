@@ -177,7 +177,7 @@ class TimedLibrary:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.lib, name)
 
-    def cudnnBackendFinalize(self, descriptor: Any) -> int:
+    def cudnnBackendFinalize(self, descriptor: Any) -> int:  # noqa: N802 - a function of cuDNN
         start = time.perf_counter()
         status: int = self.lib.cudnnBackendFinalize(descriptor)
         self.finalize_us += (time.perf_counter() - start) * 1e6

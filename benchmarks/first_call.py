@@ -59,7 +59,7 @@ def seconds_of_calls(shape: Shape, training: bool) -> list[float]:
 
 
 def in_own_process(name: str, training: bool) -> dict[str, Any]:
-    """The row of a network, measured with empty folders."""
+    """Return the row of a network, measured with empty folders."""
     with tempfile.TemporaryDirectory() as folder:
         folders = {
             "CUPY_CACHE_DIR": f"{folder}/cupy",

@@ -99,14 +99,14 @@ class Problem:
         return jax.block_until_ready(arrays)
 
     def in_memory(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of an array of JAX that has [N, C, H, W] or [O, I, H, W]."""
+        """Return the shape of an array of JAX that has [N, C, H, W] or [O, I, H, W]."""
         first, second, *sizes = shape
         if self.layout == "channels_first":
             return (first, second, *sizes)
         return (first, *sizes, second)
 
     def reads(self, operation: str) -> tuple[str, ...]:
-        """The names of the arrays of an operation, in dnnffi's order."""
+        """Return the names of the arrays of an operation, in dnnffi's order."""
         return {
             "forward": ("x", "w"),
             "backward_data": ("dy", "w"),
@@ -178,7 +178,7 @@ class Problem:
         )
 
     def logical(self, array: Any) -> Any:
-        """An array of NumPy or CuPy with JAX's memory, as dnnffi has it: [N, C, H, W]."""
+        """Return an array of NumPy or CuPy with JAX's memory, as dnnffi has it: [N, C, H, W]."""
         return (
             array
             if array.ndim < 4 or self.layout == "channels_first"
@@ -187,7 +187,7 @@ class Problem:
 
 
 def on_gpu(array: Any) -> Any:
-    """An array of JAX as one of CuPy, of the same memory."""
+    """Return an array of JAX as one of CuPy, of the same memory."""
     import cupy
 
     memory = cupy.cuda.UnownedMemory(array.unsafe_buffer_pointer(), array.nbytes, array)
@@ -264,7 +264,7 @@ def apart(found: Any, expected: Any) -> float:
 
 
 def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
-    """A row for each operation of a layer."""
+    """Return a row for each operation of a layer."""
     arrays = problem.draw()
 
     def compiled(operation: str, implementation: str | None = None) -> Any:

@@ -97,7 +97,7 @@ class Program(NamedTuple):
 
 
 def failure(error: Exception) -> str:
-    """An error as a line in the record."""
+    """Return an error as a line in the record."""
     return f"{type(error).__name__}: {error}"[:200]
 
 

@@ -135,12 +135,12 @@ def limit(device: Device, hidden_size: int, batch: int) -> float | None:
 
 
 def steps_of(hidden_size: int) -> tuple[int, int]:
-    """The two lengths: long ones where a step is short."""
+    """Return the two lengths: long ones where a step is short."""
     return (50, 250) if hidden_size <= 1024 else (20, 80)
 
 
 def measured_device() -> Device:
-    """The current device, with what is measured of it."""
+    """Return the current device, with what is measured of it."""
     cupy = import_cupy()
     device = cupy.cuda.Device()
     found, clock = device.attributes, CupyClock()
@@ -196,7 +196,7 @@ def measured_device() -> Device:
 
 
 def slope(short: dict[str, float], long: dict[str, float], steps: tuple[int, int]) -> Any:
-    """The candidate that is fastest on the longer arrays, and microseconds of a step of it.
+    """Return the candidate that is fastest on the longer arrays, and microseconds of a step of it.
 
     Both are of milliseconds by candidate; None where none ran both.
     """

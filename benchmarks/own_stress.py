@@ -199,7 +199,7 @@ class Worker:
             self.stream.synchronize()
 
     def capture(self) -> None:
-        """The graphs, each of calls in a drawn order."""
+        """Capture the graphs, each of calls in a drawn order."""
         self.graphs = []
         with self.stream:
             for _ in range(GRAPHS):

@@ -94,7 +94,7 @@ class Problem:
         self.x, self.dy = random.standard_normal((2, steps, batch, size)).astype(dtype)
 
     def inference(self) -> dict[str, Call]:
-        """The calls without gradients."""
+        """Return the calls without gradients."""
         import torch
 
         x = torch.from_numpy(self.x)
@@ -111,7 +111,7 @@ class Problem:
         }
 
     def training(self) -> dict[str, Call]:
-        """The calls with all gradients."""
+        """Return the calls with all gradients."""
         import torch
 
         x, dy = torch.from_numpy(self.x).requires_grad_(), torch.from_numpy(self.dy)
@@ -157,7 +157,7 @@ class Problem:
 
 
 def network_lines() -> list[str]:
-    """The figures of networks as a table."""
+    """Return the figures of networks as a table."""
     import torch
 
     torch.set_num_threads(1)
@@ -190,7 +190,7 @@ def network_lines() -> list[str]:
 
 
 def call_lines() -> list[str]:
-    """The figures of calls of small problems as a table."""
+    """Return the figures of calls of small problems as a table."""
     found = machine("cpu", ())
     blas = blas_of_numpy()
     table = [
@@ -215,7 +215,7 @@ def call_lines() -> list[str]:
 
 
 def small_calls() -> dict[str, tuple[Call, Call]]:
-    """Calls of dnnffi, and the same equations in NumPy; both return the first result."""
+    """Return calls of dnnffi, and the same equations in NumPy; both return the first result."""
     calls: dict[str, tuple[Call, Call]] = {}
     random = np.random.default_rng(0)
 
@@ -267,7 +267,7 @@ def sigmoid(a: Any) -> Any:
 
 
 def convolve(x: Any, w: Any, bias: Any) -> Any:
-    """A one-dimensional convolution of stride 1 without padding."""
+    """Return a one-dimensional convolution of stride 1 without padding."""
     windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2], axis=2)  # [N, C, O, T]
     return np.einsum("ncot,kct->nko", windows, w) + bias[:, None]
 
@@ -276,7 +276,7 @@ STEPS = {"lstm": lstm_step, "gru": gru_step, "rnn_tanh": tanh_step}
 
 
 def thread_lines() -> list[str]:
-    """The figures of products on one thread and on all as a table."""
+    """Return the figures of products on one thread and on all as a table."""
     found = machine("cpu", ())
     blas = blas_of_numpy()
     one, all_ = "one", "all"

@@ -86,7 +86,7 @@ def turns(calls: dict[str, Callable[[], object]]) -> dict[str, dict[str, float]]
 
 
 def compared_with_onnxruntime(path: str, network: Any, chunks: Any) -> dict[str, Any]:
-    """The difference of probabilities, and the times of a chunk on one thread."""
+    """Return the difference of probabilities, and the times of a chunk on one thread."""
     peer = OnnxRuntime(path)
     expected = [peer.add(chunk) for chunk in chunks]
     probabilities, _ = EXAMPLE["run"](network, chunks, 1)
@@ -100,7 +100,7 @@ def compared_with_onnxruntime(path: str, network: Any, chunks: Any) -> dict[str,
 
 
 def compared_with_numpy(path: str, network: Any, chunks: Any) -> dict[str, Any]:
-    """The difference of probabilities from those on NumPy, and the times of a chunk on a GPU."""
+    """Return the difference from probabilities on NumPy, and times of a chunk on a GPU."""
     expected, _ = EXAMPLE["run"](EXAMPLE["read_network"](path), chunks, 1)
     probabilities, _ = EXAMPLE["run"](network, chunks, 1)
     chunk = network.xp.asarray(chunks[100:101])

@@ -281,7 +281,7 @@ def waits_of(device: Device) -> dict[str, Callable[[Any], None]]:
 
 
 def copied(device: Device) -> dict[str, float]:
-    """The milliseconds of 13 MB out of mapped memory, by the threads of a call, and by one."""
+    """Return milliseconds of 13 MB out of mapped memory, by the threads of a call and one."""
     functions, target = device.functions, np.empty((100, 64, 512), np.float32)
     usage = device.usage.COPY_DST | device.usage.MAP_READ
     buffer = device.buffer("what is copied", target.nbytes, usage)
@@ -307,7 +307,7 @@ def copied(device: Device) -> dict[str, float]:
 
 
 def bound(row: dict[str, Any], most: dict[str, float], name: str) -> float:
-    """The milliseconds that a call takes at least."""
+    """Return the milliseconds that a call takes at least."""
     dispatched = row["dispatches"][name] * most["dispatch_us"] + most["submission_us"]
     return row["gflop"] / most["gflops"] * 1e3 + dispatched / 1e3
 
@@ -339,7 +339,7 @@ def count(call: Callable[[], Any], owner: Any, name: str) -> int:
 
 
 def processor() -> str:
-    """The name of the processor, and how many there are for this process."""
+    """Return the name of the processor, and how many there are for this process."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

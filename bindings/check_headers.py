@@ -127,7 +127,7 @@ def _compile(vendor: Vendor, folder: Path, source: str, *flags: str) -> tuple[in
 
 
 def _preprocess(vendor: Vendor, folder: Path) -> tuple[Version, str]:
-    """The version that the headers state, and their text without macros and comments."""
+    """Return the version that the headers state, and their text without macros and comments."""
     macros = " ".join(vendor.version_macros or ())
     source = "\n".join([*_includes(vendor), f"DNNFFI_VERSION {macros}\n"])
     status, plain, errors = _compile(vendor, folder, source, "-E", "-P")
@@ -179,7 +179,7 @@ def _conflicts(
 
 
 def read_since(vendor: Vendor) -> dict[str, Version]:
-    """The table SINCE of the vendor's ``symbols.py``, read without importing the package."""
+    """Return the table SINCE of the vendor's ``symbols.py``, read without importing the package."""
     table: dict[str, Any] = runpy.run_path(str(vendor.package / "symbols.py"))
     since: dict[str, Version] = table["SINCE"]
     return since

@@ -38,12 +38,12 @@ class Declaration:
 
 
 def address_types(addresses: Mapping[str, str]) -> str:
-    """The typedefs by which cffi takes addresses as integers."""
+    """Return the typedefs by which cffi takes addresses as integers."""
     return "".join(f"typedef uintptr_t {name};\n" for name in addresses)
 
 
 def cdef(folder: Path, topics: Sequence[str], addresses: Mapping[str, str]) -> str:
-    """The whole text, as cffi takes it."""
+    """Return the whole text, as cffi takes it."""
     parts = [(folder / topic).read_text(encoding="utf-8") for topic in topics]
     return "\n".join([address_types(addresses), *parts])
 
@@ -51,7 +51,7 @@ def cdef(folder: Path, topics: Sequence[str], addresses: Mapping[str, str]) -> s
 def declarations(
     folder: Path, topics: Sequence[str], addresses: Mapping[str, str]
 ) -> list[Declaration]:
-    """The declarations of all topics, in their order.
+    """Return the declarations of all topics, in their order.
 
     Raises TextError for what is neither a prototype, an enumeration with explicit values, a
     structure, a type name nor an integer ``#define``.
@@ -132,7 +132,7 @@ def _enumeration(node: c_ast.Node) -> c_ast.Enum | None:
 
 
 def _structure(node: c_ast.Node) -> c_ast.Struct | None:
-    """The structure without a tag that a typedef names, or None."""
+    """Return the structure without a tag that a typedef names, or None."""
     inner = node.type.type if isinstance(getattr(node, "type", None), c_ast.TypeDecl) else None
     return inner if isinstance(inner, c_ast.Struct) and inner.decls is not None else None
 

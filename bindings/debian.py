@@ -74,7 +74,7 @@ class Archive:
         return _run(*command, folder=folder, APT_CONFIG=self._folder / "apt.conf")
 
     def version(self, package: str) -> str:
-        """The version that the suite has of ``package``."""
+        """Return the version that the suite has of ``package``."""
         match = re.search(
             r"^Version: (\S+)$", self._apt("apt-cache", "show", package), re.MULTILINE
         )
@@ -83,7 +83,7 @@ class Archive:
         return match[1]
 
     def unpack(self, package: str) -> Path:
-        """A folder with the files of ``package``."""
+        """Return a folder with the files of ``package``."""
         files = self._folder / "files"
         # apt-get downloads into the current folder and knows no other.
         self._apt("apt-get", "download", package, folder=self._folder)

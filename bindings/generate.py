@@ -26,7 +26,7 @@ NAME = re.compile(r"[A-Za-z_]\w{3,}")
 
 
 def generate(vendor: Vendor) -> str:
-    """The generated module of one vendor as text."""
+    """Return the generated module of one vendor as text."""
     ffi = cffi.FFI()
     ffi.cdef(ctext.cdef(vendor.text, vendor.topics, vendor.addresses))
     ffi.set_source(vendor.module, None)

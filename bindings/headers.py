@@ -64,7 +64,7 @@ def _newest(wheel: Wheel, record: Path) -> Wheel:
 
 
 def fetch(vendor: Vendor, release: Wheel | Deb) -> Path:
-    """The folder with the headers of one release, downloaded if it is not there yet.
+    """Return the folder with the headers of one release, downloaded if it is not there yet.
 
     Raises HeaderError if the release cannot be downloaded or holds no headers, UnavailableError if
     only another system could.
@@ -150,7 +150,7 @@ def _download(wheel: Wheel, download: Path, headers: Path) -> None:
 
 
 def _installed(wheel: Wheel) -> list[Path]:
-    """The headers of a wheel that this Python happens to have: hundreds of megabytes less."""
+    """Return the headers of an installed wheel: hundreds of megabytes less to load."""
     try:
         found = metadata.distribution(wheel.package)
     except metadata.PackageNotFoundError:
@@ -164,12 +164,12 @@ def _is_header(path: PurePosixPath) -> bool:
 
 
 def select(vendor: Vendor, versions: list[str]) -> list[Wheel | Deb]:
-    """The releases meant by the given versions, such as ``9.19`` or ``newest``; all for none."""
+    """Return the releases of versions such as ``9.19`` or ``newest``; all if none is given."""
     return list(vendor.releases) if not versions else select_all([vendor], versions)[vendor.name]
 
 
 def select_all(vendors: list[Vendor], versions: list[str]) -> dict[str, list[Wheel | Deb]]:
-    """The releases meant for each vendor, where each version is one of at least one of them."""
+    """Return the releases for each vendor; each version belongs to at least one of them."""
     chosen: dict[str, list[Wheel | Deb]] = {vendor.name: [] for vendor in vendors}
     if not versions:
         return {vendor.name: list(vendor.releases) for vendor in vendors}

@@ -88,13 +88,13 @@ def problems(
 
 
 def fused(words: str, more: Mapping[str, Any] = BIAS_AND_RELU, **fields: Any) -> Row:
-    """A row about one kernel for a forward and what is added to it."""
+    """Return a row about one kernel for a forward and what is added to it."""
     asked = problems(FORWARD, more=more, **fields)
     return Row(f"In one kernel: {words}", asked, FUSION, IF_THERE_IS)
 
 
 def options(words: str, **chosen: Any) -> Row:
-    """A row about an option."""
+    """Return a row about an option."""
     return Row(words, problems(options=chosen), otherwise=IGNORED)
 
 

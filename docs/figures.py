@@ -226,7 +226,7 @@ def _write_below(figure: Figure, lines: Sequence[str]) -> None:
 
 
 def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
-    """The network of a stream of a record, and its batches, as people say it."""
+    """Return the network of a stream of a record, and its batches, as people say it."""
     layers = f"{shape['layers']} layers" if shape["layers"] > 1 else "1 layer"
     name = shape["mode"].upper().removeprefix("RNN_")
     network = f"{name}, {layers}, H {shape['hidden_size']}, {SHORT[shape['dtype']]}"
@@ -259,7 +259,7 @@ def title() -> str:
 
 
 def words_of(shape: Shape) -> str:
-    """A shape of fastrnns as people say it."""
+    """Return a shape of fastrnns as people say it."""
     steps = f"{shape.steps} steps"
     if shape.lengths:
         steps = f"{min(shape.lengths)} to {max(shape.lengths)} steps"

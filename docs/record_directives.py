@@ -247,7 +247,7 @@ class Rows(Record):
 
     @staticmethod
     def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-        """The rows below the head."""
+        """Return the rows below the head."""
         raise NotImplementedError
 
     def show(self, text: str) -> list[nodes.Node]:
@@ -326,7 +326,7 @@ class BenchRecord(Record):
         return [*self.tables(record), nodes.paragraph(text=self.measured_on(record))]
 
     def tables(self, record: dict[str, Any]) -> list[nodes.Node]:
-        """The figures of every shape, a table for each phase."""
+        """Return the figures of every shape, a table for each phase."""
         found: list[nodes.Node] = []
         for phase, words in PHASE_WORDS.items():
             found.append(nodes.paragraph(text=f"{words.capitalize()}:"))
@@ -712,7 +712,7 @@ class WrongEngines(SphinxDirective):
 
 
 def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:
-    """A table of plain text."""
+    """Return a table of plain text."""
     longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
     group = nodes.tgroup(cols=len(longest))
     # A name of a shape is not to take six lines beside columns of short numbers.

@@ -438,7 +438,7 @@ _OPERATIONS = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
 
 
 def conv_layers_head(record: dict[str, Any]) -> tuple[str, ...]:
-    """The columns of `conv_layers`: each type's operations by what they give."""
+    """Return the columns of `conv_layers`: each type's operations by what they give."""
     return ("Layer", *(f"{config}, {_OPERATIONS[op]}" for config, op in _conv_columns(record)))
 
 
@@ -501,7 +501,7 @@ def jax_rows(record: dict[str, Any], phase: str) -> list[tuple[str, ...]]:
 
 
 def _jax_times(found: dict[str, Any]) -> dict[str, float]:
-    """The figures alone: who could not run a shape has a message in the record."""
+    """Return the figures alone: who could not run a shape has a message in the record."""
     return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
@@ -546,7 +546,7 @@ def jax_aims(record: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def jax_least(record: dict[str, Any]) -> str:
-    """The least that a call in JAX took, in words: over the runs that the rows are of."""
+    """Return the least that a call in JAX took, in words: over the runs that the rows are of."""
     least = sorted({f"{1e3 * row['nothing']:.0f}" for row in record["rows"]}, key=int)
     between = f"from {least[0]} to {least[-1]}" if len(least) > 1 else least[0]
     return (

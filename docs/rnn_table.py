@@ -38,7 +38,7 @@ def problem(
     has_device_lengths: bool = False,
     **spec: Any,
 ) -> RNNProblem:
-    """A small LSTM in float32, as far as nothing else is asked for."""
+    """Return a small LSTM in float32, as far as nothing else is asked for."""
     made = RNNSpec(**{"mode": "lstm", "input_size": 4, "hidden_size": 4} | spec)
     asked = RNNOptions(**options or {})
     dense = RNNProblem.dense(

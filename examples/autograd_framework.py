@@ -202,7 +202,7 @@ class Tape:
         self._steps = []  # (results, inputs, function of the results' gradients)
 
     def add(self, a, b):
-        """a + b; b is repeated over the first dimensions of a."""
+        """Return a + b; b is repeated over the first dimensions of a."""
         out = self._device.empty(a.shape)
         self._device.combine(out, a, b)
         return self._record(out, (a, b), lambda d: (d, self._column_sums(d, b)))
@@ -213,13 +213,13 @@ class Tape:
         return self._record(out, (a,), lambda d: (self._scaled(d, factor),))
 
     def multiply(self, a, b):
-        """a * b, element by element."""
+        """Return a * b, element by element."""
         return self._record(
             self._product(a, b), (a, b), lambda d: (self._product(d, b), self._product(d, a))
         )
 
     def matmul(self, a, b):
-        """a [M, K] @ b [K, N]."""
+        """Return a [M, K] @ b [K, N]."""
         (M, K), N = a.shape, b.shape[1]
 
         def backward(d):
@@ -229,13 +229,13 @@ class Tape:
         return self._record(self._matmul((M, N), a, b), (a, b), backward)
 
     def sum(self, a):
-        """The sum of all elements, [1, 1]."""
+        """Return the sum of all elements, [1, 1]."""
         ones = self._ones(a.size)
         flat = self.reshape(a, 1, a.size)
         return self.matmul(flat, ones)
 
     def reshape(self, a, *shape):
-        """The same elements in another shape."""
+        """Return the same elements in another shape."""
         return self._record(a.reshape(*shape), (a,), lambda d: (d.reshape(*a.shape),))
 
     def lstm(self, x, weights, spec):
@@ -306,7 +306,7 @@ class Tape:
         return out
 
     def _column_sums(self, d, like):
-        """The gradient of an array ``like`` that was repeated to the shape of d."""
+        """Return the gradient of an array ``like`` that was repeated to the shape of d."""
         if d.size == like.size:
             return d
         rows = d.size // like.size
@@ -343,7 +343,7 @@ class Model:
         ]
 
     def loss(self, tape, x, target):
-        """The mean squared error, [1, 1]."""
+        """Return the mean squared error, [1, 1]."""
         weights, linear, bias = self.parameters
         _, h_n = tape.lstm(x, weights, self.spec)  # h_n is [1, B, H]
         last = tape.reshape(h_n, *h_n.shape[1:])
@@ -366,7 +366,7 @@ def train(device, steps, hidden=16, batch=32, length=6, rate=0.05, seed=0):
 
 
 def open_device(name):
-    """The device of this name."""
+    """Return the device of this name."""
     if name == "cpu":
         return Cpu()
     from cuda_driver import CudaDriver  # examples/cuda_driver.py

@@ -35,7 +35,7 @@ SIZES_ON_A_CPU = {"steps": 40, "batch": 16, "window": 32, "hidden": 64, "layers"
 
 
 def first_parameters(key, spec):
-    """The LSTM's weights, and those that make scores [V] of its output."""
+    """Return the LSTM's weights, and those that make scores [V] of its output."""
     rnn, out = jax.random.split(key)
     bound = spec.hidden_size**-0.5
     w_out = jax.random.uniform(
@@ -67,7 +67,7 @@ def adam(parameters, gradients, moments, count):
 
 
 def make_step(mesh, spec):
-    """A compiled step on arrays that lie on the mesh, the batch divided."""
+    """Return a compiled step on arrays that lie on the mesh, the batch divided."""
     rows = P(None, "devices")
 
     def local(parameters, moments, count, state, inputs, targets):

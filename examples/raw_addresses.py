@@ -92,7 +92,7 @@ def drawn(spec, steps, batch):
 
 
 def by_reference(spec, values):
-    """The same results of the functions, on the host."""
+    """Return the same results of the functions, on the host."""
     x, flat, dy = values
     y, (h_n, _), ctx = dnnffi.lstm_forward(x, None, dnnffi.RNNWeights(flat, spec))
     gradients = ctx.backward(dy)
@@ -100,7 +100,7 @@ def by_reference(spec, values):
 
 
 def relative_errors(found, expected):
-    """The norm of each difference in that of the expected array."""
+    """Return the norm of each difference in that of the expected array."""
     return [
         float(np.linalg.norm(one - other) / np.linalg.norm(other))
         for one, other in zip(found, expected, strict=True)

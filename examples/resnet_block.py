@@ -43,7 +43,7 @@ class Block:
         return [self.w1, self.b1, self.w2, self.b2]
 
     def forward(self, x):
-        """The output, and what lies between: (y, h)."""
+        """Return the output, and what lies between: (y, h)."""
         h = dnnffi.conv(x, self.w1, self.b1, padding=1, activation="relu")
         y = dnnffi.conv(h, self.w2, self.b2, padding=1, residual=x, activation="relu")
         return y, h

@@ -49,7 +49,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(data_shape, filt_shape, mode, strides, multi_channel):
-    """The shapes of a convolution. Raises ``ValueError`` naming what does not fit."""
+    """Return the shapes of a convolution. Raises ``ValueError`` naming what does not fit."""
     rank = len(filt_shape) - 2 * multi_channel
     if rank not in (1, 2, 3):
         raise ValueError(f"filt must have one to three dimensions to convolve; got {rank}")
@@ -97,7 +97,7 @@ def convolve(data, filt, mode="full", strides=None, multi_channel=False):
 
 
 def convolve_data_adjoint(output, filt, data_shape, mode="full", strides=None, multi_channel=False):
-    """The adjoint of `convolve` by its data: what it makes of ``output``, of ``data_shape``."""
+    """Return the adjoint of `convolve` by its data, of ``output``: [``data_shape``]."""
     shapes = geometry(data_shape, filt.shape, mode, strides, multi_channel)
     filt = filt.reshape(shapes.filt)[shapes.flip].conj()
     output, filt = alike(output.reshape(shapes.output), filt)
@@ -111,7 +111,7 @@ def convolve_data_adjoint(output, filt, data_shape, mode="full", strides=None, m
 def convolve_filter_adjoint(
     output, data, filt_shape, mode="full", strides=None, multi_channel=False
 ):
-    """The adjoint of `convolve` by its filter: what it makes of ``output``, of ``filt_shape``."""
+    """Return the adjoint of `convolve` by its filter, of ``output``: [``filt_shape``]."""
     shapes = geometry(data.shape, filt_shape, mode, strides, multi_channel)
     output, data = alike(output.reshape(shapes.output), data.reshape(shapes.data).conj())
     filt = bilinear(
@@ -137,7 +137,7 @@ def bilinear(function, one, two):
 
 
 def by_scipy(data, filt, mode, strides):
-    """The same on the host, without channels; both adjoints of its result too."""
+    """Return the same on the host, without channels; both adjoints of its result too."""
     from scipy import signal
 
     every = tuple(slice(None, None, step) for step in strides)

@@ -43,7 +43,7 @@ SIZES_ON_NUMPY = {"rows": 8, "steps": 20, "hidden": 32}
 
 
 def spec_of(params, states, x):
-    """The network that ``params`` [size] are of, by first states [L, D, H] and x [N, I]."""
+    """Return the network that ``params`` [size] are of, by first states [L, D, H] and x [N, I]."""
     layers, directions, hidden = states.shape
     return dnnffi.RNNSpec(
         mode="lstm",
@@ -56,7 +56,7 @@ def spec_of(params, states, x):
 
 
 def other_order(array):
-    """The blocks of the gates in the order of the other library."""
+    """Return the blocks of the gates in the order of the other library."""
     return array.reshape(4, -1, *array.shape[1:])[list(GATES)].reshape(array.shape)
 
 
@@ -112,7 +112,7 @@ def lstm_forward_training(params, H0, C0, X, size_at_t):
 
 
 def backprop_lstm(dY, lengths, params, fwd_state):
-    """The gradients (dX [N, I], dparams [size]) for dY [N, D*H]. ``lengths`` is not needed."""
+    """Return (dX [N, I], dparams [size]) for dY [N, D*H]; ``lengths`` is not needed."""
     (context,) = fwd_state
     gradients = context.backward(dY)
     dparams = params.copy()  # of its kind and dtype

@@ -71,7 +71,7 @@ class Network:
         self.lstm = lstm.like(xp.asarray(lstm.flat))
 
     def features(self, frames):
-        """The output of the encoder [N, 128] of frames [N, 640]."""
+        """Return the output of the encoder [N, 128] of frames [N, 640]."""
         xp = self.xp
         blocks = frames.reshape(len(frames), -1, self.transform.shape[1]).swapaxes(1, 2)
         # Contiguous, as otherwise the channels would be last in all results.
@@ -124,7 +124,7 @@ def fill(frames, context, chunks):
 
 
 def read_network(path, xp=np):
-    """The network for 16 kHz in an ONNX file of silero-vad."""
+    """Return the network for 16 kHz in an ONNX file of silero-vad."""
     try:
         import onnx
     except ImportError:
@@ -166,7 +166,7 @@ def graphs_in(graph):
 
 
 def installed_model():
-    """The path of the model in the package silero-vad, which is not imported."""
+    """Return the path of the model in the package silero-vad, which is not imported."""
     try:
         found = next((one for one in files("silero-vad") or () if one.name == FILE), None)
     except PackageNotFoundError:
@@ -177,7 +177,7 @@ def installed_model():
 
 
 def read_wav(path):
-    """The samples of a WAV file as float32 from -1 to 1."""
+    """Return the samples of a WAV file as float32 from -1 to 1."""
     try:
         with wave.open(str(path)) as file:
             found = file.getnchannels(), 8 * file.getsampwidth(), file.getframerate()
@@ -231,7 +231,7 @@ def synthetic_speech(seconds=8.0, seed=0):
 
 
 def chunks_of(samples):
-    """The chunks [T, 512] of a recording; the last is filled with zeros."""
+    """Return the chunks [T, 512] of a recording; the last is filled with zeros."""
     padded = np.zeros(-(-len(samples) // CHUNK) * CHUNK, "float32")
     padded[: len(samples)] = samples
     return padded.reshape(-1, CHUNK)

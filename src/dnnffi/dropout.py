@@ -25,7 +25,7 @@ class Generator(Protocol):
     """A backend's random numbers: states that can be saved and restored."""
 
     def save(self) -> np.ndarray[Any, Any]:
-        """The states as bytes on the host."""
+        """Return the states as bytes on the host."""
 
     def restore(self, states: np.ndarray[Any, Any]) -> None:
         """Continue from saved states."""
@@ -72,7 +72,7 @@ class DropoutState:
         self._states: np.ndarray[Any, Any] | None = None
 
     def generator(self, place: str, make: Callable[[int], Any]) -> Any:
-        """The backend's generator at ``place``, made by ``make(seed)`` on the first use."""
+        """Return the backend's generator at ``place``, made by ``make(seed)`` on the first use."""
         self._check(self._place, place)
         use = self._used.get(None, lambda: _Use(place, self._begun(make)))
         self._check(use.place, place)
@@ -112,7 +112,7 @@ class DropoutState:
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> Self:
-        """A state that goes on where the saved one was, on the same backend and kind of device.
+        """Return a state that continues the saved one, on the same backend and kind of device.
 
         Raises ``TypeError``, ``ValueError`` for what `save` did not give. How many bytes the states
         of cuDNN have is known on their device only, and checked there at the first use.

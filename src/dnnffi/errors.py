@@ -132,7 +132,7 @@ class ValidationError(DnnffiError, AssertionError):
 
 
 def not_picklable(thing: object, advice: str) -> TypeError:
-    """The error for pickling or copying what belongs to a process."""
+    """Return the error for pickling or copying what belongs to a process."""
     return TypeError(
         f"{type(thing).__name__} cannot be pickled or copied: it is about memory and a library of "
         f"this process. Instead {advice}"

@@ -26,7 +26,7 @@ _products: dict[tuple[Any, ...], MatrixProduct] = {}
 
 
 def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "default") -> ArrayT:
-    """``a @ b`` of two matrices, which may be captured in a CUDA graph (``cublasLtMatmul``).
+    """Return ``a @ b`` of two matrices, which may be captured in a CUDA graph (``cublasLtMatmul``).
 
     CuPy's own ``@`` refuses to run while a graph is captured. Call it once before the capture, as
     `RNNPlan.capture` does with a step. Transposed matrices, and those with gaps between rows, are
@@ -96,7 +96,7 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
 
 
 def _check(a: AnyArray, b: AnyArray, out: AnyArray | None) -> tuple[int, int]:
-    """The shape of the product."""
+    """Return the shape of the product."""
     for name, one in (("a", a), ("b", b)):
         if one.ndim != 2:
             raise ValueError(f"{name} must have 2 dimensions; got shape {tuple(one.shape)}")

@@ -448,7 +448,7 @@ class RNNWeights(Generic[ArrayT]):
         like: Literal["torch", "keras"] = "torch",
         backend: LayoutOf = None,
     ) -> Self:
-        """Initial weights as a framework draws them, by ``rng``, NumPy's generator or CuPy's.
+        """Return initial weights as a framework draws them, by a generator of NumPy or CuPy.
 
         ``like="torch"``: all uniform in [-1/sqrt(H), 1/sqrt(H)]. ``like="keras"``: input matrices
         uniform in +-sqrt(6/(I + G*H)) (Glorot), recurrent matrices orthogonal, biases 0, and 1 for
@@ -466,7 +466,7 @@ class RNNWeights(Generic[ArrayT]):
         return cls._of(initial.draw(spec, rng, like), backend)
 
     def to_torch(self, *, prefix: str = "") -> dict[str, ArrayT]:
-        """The arrays that `arrays` gives, under the names of ``torch.nn``.
+        """Return the arrays that `arrays` gives, under the names of ``torch.nn``.
 
         Examples
         --------
@@ -582,7 +582,7 @@ class RNNWeights(Generic[ArrayT]):
     def view_of(
         cls, arrays: Sequence[ArrayT], spec: RNNSpec, *, backend: LayoutName
     ) -> Self | None:
-        """An `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
+        """Return an `RNNWeights` over ``arrays`` that already lie in one buffer, or None.
 
         The arrays must be contiguous and at the offsets of the layout from the first one on, as
         the parameters of ``torch.nn.LSTM`` are after ``flatten_parameters``. Nothing is copied.
@@ -624,7 +624,7 @@ class RNNWeights(Generic[ArrayT]):
         return None if flat is None else cls(flat, spec, backend=backend)
 
     def arrays(self) -> list[ArrayT]:
-        """The weights as arrays in PyTorch's order.
+        """Return the weights as arrays in PyTorch's order.
 
         They are views into the buffer, so that writing to one changes the weights. MIOpen's layout
         has the gates of an LSTM and of a GRU in another order than PyTorch's, so no array lies
@@ -649,7 +649,7 @@ class RNNWeights(Generic[ArrayT]):
         return list(self._arrays)
 
     def to(self, backend: LayoutName) -> Self:
-        """The same weights in the layout of another backend, in a new buffer beside this one.
+        """Return the weights in the layout of another backend, in a new buffer beside this one.
 
         ``backend`` is "cudnn", "miopen" or "torch". In its own layout it is the object itself.
         Raises `UnsupportedError` for a projection in MIOpen's layout.

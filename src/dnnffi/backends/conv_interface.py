@@ -66,7 +66,7 @@ class ConvResources(Protocol):
     workspaces: Workspaces
 
     def launch(self, device: int, stream: Stream) -> Launch:
-        """A launch of the calling thread on ``stream`` of ``device``, which must be current."""
+        """Return a launch of this thread on ``stream`` of ``device``, which must be current."""
 
 
 class ConvProblemPlan:
@@ -80,7 +80,7 @@ class ConvProblemPlan:
         self.argument_shapes = problem.argument_shapes
 
     def run(self, *arrays: Any) -> Array:
-        """The result of the operation, a new array in the layout of the problem.
+        """Return the result of the operation, a new array in the layout of the problem.
 
         ``arrays`` are those of `ConvProblem.argument_shapes`, of these shapes and the spec's dtype,
         with any strides; bias and residual are None where the problem has none.
@@ -128,11 +128,11 @@ class ConvSource:
     """Whether arrays without CuPy may have strides; without it they must be contiguous."""
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        """A new plan for a problem with a batch."""
+        """Return a new plan for a problem with a batch."""
         raise NotImplementedError
 
     def backward_bias(self, dy: Array, device: int) -> Array:
-        """The gradient by the bias [K], from a dy without CuPy, contiguous or `takes_strided`."""
+        """Return the gradient of the bias [K], of a dy without CuPy, maybe with strides."""
         raise NotImplementedError
 
     def clear(self) -> None:

@@ -20,12 +20,12 @@ _BY_KIND = {backend.kind: backend for backend in BACKENDS.values() if not backen
 
 
 def named(name: object) -> Backend:
-    """The backend called ``name``; an error that names all if there is no such backend."""
+    """Return the backend called ``name``; an error that names all if there is no such backend."""
     return BACKENDS[check_choice("backend", name, BACKENDS, or_none=True)]
 
 
 def backend_of(name: object, x: Array, *, external: bool = False) -> Backend:
-    """The backend called ``name``, or where it is None the one that ``x`` asks for.
+    """Return the backend called ``name``, or where it is None the one that ``x`` asks for.
 
     CuPy on CUDA goes to cuDNN, CuPy on ROCm to MIOpen, NumPy to the reference. Memory whose owner
     does not tell what it is (DLPack does) asks for none: ``TypeError``, or ``ImportError`` where
@@ -44,7 +44,7 @@ def backend_of(name: object, x: Array, *, external: bool = False) -> Backend:
 
 
 def kind_error(backend: Backend, name: str, array: Array) -> TypeError | None:
-    """The error for an array in the memory of another platform than the backend's, or None."""
+    """Return the error for an array in another platform's memory than the backend's, or None."""
     found: Any = kind(array)
     if found in (None, REFERENCE.kind, backend.kind):
         return None

@@ -41,11 +41,11 @@ class Resources:
         self.workspaces = Workspaces(self.memory)
 
     def launch(self, device: int, stream: Stream) -> Launch:
-        """A launch of the calling thread on ``stream`` of ``device``, which must be current."""
+        """Return a launch of this thread on ``stream`` of ``device``, which must be current."""
         return launch_on(self.library, device, stream)
 
     def device_of(self, name: str, array: Array) -> int:
-        """The device that holds ``array``; ``TypeError`` where the backend cannot use it."""
+        """Return the device that holds ``array``; ``TypeError`` where the backend cannot use it."""
         taken = isinstance(array, self.ndarray)
         wrong = None if taken and not self.external else kind_error(self.backend, name, array)
         if wrong or not taken:
@@ -81,7 +81,7 @@ _kept: Once[tuple[str, bool], Resources] = Once()
 
 
 def resources_of(backend: Backend, *, external: bool = False) -> Resources:
-    """The resources of a backend with a library, made at their first use.
+    """Return the resources of a backend with a library, made at their first use.
 
     Raises `LibraryNotFoundError`, `UnsupportedError` for the library, ``ImportError`` for CuPy.
     """

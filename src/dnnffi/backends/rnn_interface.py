@@ -149,7 +149,7 @@ class CandidateSource(Protocol):
         """Return the error for a problem that the source is known not to run; None for others."""
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """The algorithms worth trying, the most promising first."""
+        """Return the algorithms worth trying, the most promising first."""
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin what takes long about making its executors. The result waits for its end."""
@@ -168,7 +168,7 @@ class CandidateSource(Protocol):
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
-        """The executor of an algorithm, or of the one that the source's rule picks.
+        """Return the executor of an algorithm, or of the one that the source's rule picks.
 
         `DnnffiError` where the problem is not for it.
         """
@@ -177,7 +177,7 @@ class CandidateSource(Protocol):
         """Forget the networks that are ready; executors that exist keep theirs."""
 
     def generator(self, device: int, seed: int) -> Any:
-        """The random numbers of dropout that its executors draw; see `dnnffi.dropout.Generator`."""
+        """Return the random numbers of its executors' dropout; see `dnnffi.dropout.Generator`."""
 
 
 ResetArrays = tuple[NDArray, NDArray | None, NDArray | None]
@@ -196,7 +196,7 @@ class PackedNetwork(Protocol):
     """The adapter, which has a text, a ``version_text`` and the error ``unsupported``."""
 
     def arrays(self) -> list[NDArray]:
-        """The arrays that were packed, in PyTorch's order."""
+        """Return the arrays that were packed, in PyTorch's order."""
 
     def run(
         self,

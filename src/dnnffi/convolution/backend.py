@@ -48,7 +48,7 @@ class ConvBackend:
         return device_of(array)
 
     def plan(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
-        """A new plan for a problem with a batch."""
+        """Return a new plan for a problem with a batch."""
         return ReferenceConvPlan(problem)
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
@@ -56,7 +56,7 @@ class ConvBackend:
         return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
 
     def backward_bias(self, dy: Any) -> Any:
-        """The gradient of the bias [K], from a contiguous dy."""
+        """Return the gradient of the bias [K], from a contiguous dy."""
         return reference.backward_bias(dy)
 
 
@@ -95,7 +95,7 @@ class DeviceConvBackend(ConvBackend):
         return self.source.plan(problem, device)
 
     def backward_bias(self, dy: Array) -> Array:
-        """The gradient by the bias [K], from a contiguous dy."""
+        """Return the gradient by the bias [K], from a contiguous dy."""
         return self.source.backward_bias(dy, self.device_of("dy", dy))
 
     def clear(self) -> None:

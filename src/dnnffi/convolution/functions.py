@@ -489,7 +489,7 @@ def _checked(
     values: tuple[Any, ...],
     embedding: ConvBackend | None,
 ) -> tuple[ConvProblemPlan, tuple[Any, ...]]:
-    """The plan of a call, and its arrays. The first of them decides backend and layout.
+    """Return the plan of a call, and its arrays. The first of them decides backend and layout.
 
     So a layout is kept from input to output; in PyTorch either array makes it channels last.
     """
@@ -604,7 +604,7 @@ _layout_of = lru_cache(maxsize=1024)(memory_layout)  # asked in every call
 
 
 def _rank(name: str, array: AnyArray) -> int:
-    """The number of spatial dimensions of ``array``."""
+    """Return the number of spatial dimensions of ``array``."""
     rank: int = array.ndim - 2
     if rank not in RANKS:
         raise ValueError(

@@ -120,7 +120,7 @@ def conversion(name: str, array: object, dtype: str) -> str:
 
 
 def cannot_be_seen(name: str, error: Exception) -> TypeError:
-    """The error for an array that its library does not hand out, or NumPy does not take."""
+    """Return the error for an array that its library does not hand out, or NumPy does not take."""
     return TypeError(
         f"{name} cannot be seen as an array of NumPy or CuPy ({error}); if it is bfloat16, "
         f"give it as float32"
@@ -161,7 +161,7 @@ def doubled(array: AnyArray) -> AnyArray:
 
 
 def device_of(array: AnyArray) -> str:
-    """The memory that holds an array: "host", "cuda:0", "rocm:1"."""
+    """Return the memory that holds an array: "host", "cuda:0", "rocm:1"."""
     found = kind(array)
     return found if found == "host" else f"{found}:{array.data.device_id}"
 
@@ -208,20 +208,20 @@ def ready(name: str, array: AnyArray) -> AnyArray:
 
 
 def to_host(array: AnyArray) -> np.ndarray[Any, Any]:
-    """A NumPy copy or view of ``array``."""
+    """Return a NumPy copy or view of ``array``."""
     if isinstance(array, np.ndarray):
         return array
     return array.get()
 
 
 def address(array: AnyArray) -> int:
-    """The address of the first element of a NumPy or CuPy array."""
+    """Return the address of the first element of a NumPy or CuPy array."""
     # NumPy makes ``data`` a buffer, which bfloat16 cannot be in.
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def array_over(arrays: Sequence[AnyArray], start: int, size: int) -> AnyArray | None:
-    """A flat array of ``size`` elements from address ``start`` over the memory of ``arrays``.
+    """Return a flat array of ``size`` elements from ``start`` over the memory of ``arrays``.
 
     It keeps ``arrays`` alive. The caller has checked that they cover it. None where that memory
     has no one owner that NumPy could take a view of.
@@ -246,7 +246,7 @@ def array_over(arrays: Sequence[AnyArray], start: int, size: int) -> AnyArray | 
 
 
 def _root(array: AnyArray) -> AnyArray:
-    """The NumPy array that owns the memory."""
+    """Return the NumPy array that owns the memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -106,7 +106,7 @@ class CupyMemory(DeviceMemory):
 
 @cache
 def cupy_memory() -> CupyMemory:
-    """The one `CupyMemory`. Raises ``ImportError`` naming the install command without CuPy."""
+    """Return the one `CupyMemory`. Without CuPy raises ``ImportError`` with the command."""
     return CupyMemory()
 
 

@@ -17,7 +17,7 @@ DLPACK_ROCM = 10
 
 @cache
 def dtype_object(name: str) -> np.dtype[Any]:
-    """The NumPy dtype called ``name``; bfloat16 comes from the package ml_dtypes."""
+    """Return the NumPy dtype called ``name``; bfloat16 comes from the package ml_dtypes."""
     if name == "bfloat16":
         try:
             with import_lock:

@@ -134,16 +134,16 @@ class Memory(Protocol):
     ndarray: Any
 
     def empty(self, shape: Any, dtype: Any, /) -> Array:
-        """A new contiguous array."""
+        """Return a new contiguous array."""
 
     def zeros(self, shape: Any, dtype: Any, /) -> Array:
-        """A new contiguous array of zeros."""
+        """Return a new contiguous array of zeros."""
 
     def current_device(self) -> int:
-        """The number of the current device."""
+        """Return the number of the current device."""
 
     def current_stream(self) -> Stream:
-        """The current stream."""
+        """Return the current stream."""
 
     def pairs(
         self, shape: tuple[int, ...], other: tuple[int, ...], dtype: Any
@@ -175,16 +175,16 @@ class Memory(Protocol):
         """Return the number of devices."""
 
     def use(self, device: int) -> AbstractContextManager[Any]:
-        """A context in which ``device`` is the current device."""
+        """Return a context in which ``device`` is the current device."""
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """The dtype object of "float16", "bfloat16", "float32", "float64" or "uint8"."""
+        """Return the dtype object of "float16", "bfloat16", "float32", "float64" or "uint8"."""
 
     def architecture(self, device: int) -> Architecture:
         """Compute capability and multiprocessors of ``device``."""
 
     def new_event(self) -> Any:
-        """An event that orders streams and takes no times."""
+        """Return an event that orders streams and takes no times."""
 
     def record(self, event: Any, stream: Stream) -> None:
         """Record ``event`` on ``stream``."""
@@ -193,13 +193,13 @@ class Memory(Protocol):
         """Let ``stream`` wait for ``event``, without the host waiting."""
 
     def capture_id(self, stream: Stream) -> int:
-        """The number of the graph capture that ``stream`` is in, 0 where it is in none."""
+        """Return the number of the graph capture that ``stream`` is in, 0 where it is in none."""
 
     def is_capturing(self, stream: Stream) -> bool:
         """Whether a graph is being captured on ``stream``."""
 
     def beside_capture(self) -> AbstractContextManager[None]:
-        """A context in which a thread that captures a stream may allocate and make objects.
+        """Return a context in which a thread that captures a stream may allocate and make objects.
 
         They are not in the graph. CUDA else refuses, and ends the capture.
         """
@@ -215,7 +215,7 @@ class MemoryWithGraphs(Memory, Protocol):
     def empty_strided(
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], nbytes: int
     ) -> Array:
-        """A new array with strides (in bytes) that leave no gaps."""
+        """Return a new array with strides (in bytes) that leave no gaps."""
 
     def kernel_problem(self) -> str:
         """Return why no kernel can be compiled, to follow "our own kernels"; empty if one can."""
@@ -229,7 +229,7 @@ class MemoryWithGraphs(Memory, Protocol):
         cooperative: bool = False,
         shared_bytes: int = 0,
     ) -> Kernel:
-        """A function of a CUDA source, compiled for the current device.
+        """Return a function of a CUDA source, compiled for the current device.
 
         ``headers`` are those that the source includes. With ``cooperative`` all blocks of a launch
         are on the device at the same time. ``shared_bytes`` are the most that a launch will ask
@@ -246,7 +246,7 @@ class MemoryWithGraphs(Memory, Protocol):
         """Return the number of blocks of a kernel that the current device can hold at once."""
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
-        """A new array of these values, which is filled when this returns."""
+        """Return a new array of these values, which is filled when this returns."""
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Pinned memory of the host as an array of bytes: copies of it do not wait for the host."""
@@ -271,13 +271,13 @@ class MemoryWithGraphs(Memory, Protocol):
         """Return the milliseconds that ``calls()`` takes on the current stream. Waits for it."""
 
     def scratch(self) -> AbstractContextManager[Any]:
-        """A context whose allocations go back to the driver at its end.
+        """Return a context whose allocations go back to the driver at its end.
 
         The user's allocator makes none of them. At the end the current stream has been waited for.
         """
 
     def device_name(self, device: int) -> str:
-        """The name of the device and the version of its driver, to which measured times belong."""
+        """Return the device's name and its driver's version, to which measured times belong."""
 
 
 class Kernel(Protocol):

@@ -188,7 +188,7 @@ class DeviceMemory:
         return CudaGraph(graph, null, max(0, free_bytes - runtime.free_bytes()))
 
     def _capture_stream(self) -> OwnStream:
-        """The thread's stream for captures on the current device.
+        """Return the thread's stream for captures on the current device.
 
         The caller's may be the null stream, which cannot be captured. Kept, because a library may
         remember it.

@@ -30,7 +30,7 @@ class Once(Generic[K, T]):
         return self._made.setdefault(key, make()) if found is None else found
 
     def values(self) -> list[T]:
-        """The objects, oldest first."""
+        """Return the objects, oldest first."""
         return list(self._made.values())
 
     def drop(self, key: K, made: T) -> None:

@@ -51,7 +51,7 @@ class Store:
         self._warned = False
 
     def read(self, key: Mapping[str, Any]) -> Any:
-        """The value kept for ``key``, or None. A file of another kind is left alone."""
+        """Return the value kept for ``key``, or None. A file of another kind is left alone."""
         path = self._path(key)
         if path is None:
             return None

@@ -26,12 +26,12 @@ ROUNDOFFS = {
 
 
 def tolerance(problem: RNNProblem | ConvProblem) -> float:
-    """The tolerance for a problem's dtype and math."""
+    """Return the tolerance for a problem's dtype and math."""
     return _of(TOLERANCES, problem)
 
 
 def roundoff(problem: RNNProblem | ConvProblem) -> float:
-    """The unit roundoff for a problem's dtype and math."""
+    """Return the unit roundoff for a problem's dtype and math."""
     return _of(ROUNDOFFS, problem)
 
 

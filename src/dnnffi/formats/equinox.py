@@ -31,7 +31,7 @@ CELLS = ("LSTMCell", "GRUCell")
 
 
 def read(cells: object) -> Network:
-    """The network of a cell, or of a list of layers or of pairs of directions.
+    """Return the network of a cell, or of a list of layers or of pairs of directions.
 
     A cell is an object of Equinox, or a mapping with weight_ih [G*H, I], weight_hh [G*H, H], bias
     [G*H] or None, and for a GRU bias_n [H] or None.
@@ -91,7 +91,7 @@ def _cell(name: str, cell: Any) -> tuple[Mode, Cell]:
 
 
 def _fields(name: str, cell: Any) -> Mapping[str, Any]:
-    """The fields of a cell; ``ValueError`` for an object of another class than Equinox's two."""
+    """Return the fields of a cell. Raises ``ValueError`` for no cell of Equinox."""
     if isinstance(cell, Mapping):
         return cell
     if is_one_of(cell, CELLS, ("equinox",)):

@@ -57,7 +57,7 @@ _PASS_PARAMETERS = "if they are right all the same, pass the parameters: nnx.sta
 
 
 def read(params: object, mode: object) -> Network:
-    """The network of one cell, RNN or Bidirectional, or of a list of layers or pairs of directions.
+    """Return the network of a cell, RNN or Bidirectional, or a list of layers or of pairs.
 
     ``params`` has the parameters by name, or is the object of nnx.
     """
@@ -193,7 +193,7 @@ def _is_network(params: Any) -> bool:
 
 
 def _stacked(name: str, params: Any, gates: Sequence[str]) -> tuple[AnyArray, AnyArray | None]:
-    """The kernels of some dense layers, one below the other in PyTorch's shape, and the biases."""
+    """Return the kernels of dense layers, stacked in PyTorch's shape, and their biases."""
     kernels: list[AnyArray] = []
     biases: list[AnyArray | None] = []
     for gate in gates:
@@ -277,7 +277,7 @@ def _entry(params: Any, name: str) -> Any:
 
 
 def _array(label: str, dense: Any, name: str) -> AnyArray | None:
-    """An array of a dense layer, out of the variable of nnx that holds it; None if it has none."""
+    """Return an array of a dense layer, out of nnx's variable; None if it has none."""
     value = _entry(dense, name)
     if value is not None and not isinstance(value, Mapping):
         # Flax 0.12.8 deprecates the attribute, which older versions have instead of the method.

@@ -53,7 +53,7 @@ _NO_RESET_AFTER = (
 def read(
     weights: object, mode: object, reset_after: object = True, bidirectional: object = None
 ) -> Network:
-    """The network of a layer or of what its ``get_weights`` gives, or of a list of such.
+    """Return the network of a layer or of what its ``get_weights`` gives, or of a list of such.
 
     ``bidirectional`` says whether it has two directions, or None to see it in the shapes.
     """
@@ -80,7 +80,7 @@ def read(
 
 
 def _readings(weights: object, bidirectional: bool | None) -> list[Reading]:
-    """The ways to read lists of arrays, by the number of arrays alone."""
+    """Return the ways to read lists of arrays, by the number of arrays alone."""
     if not isinstance(weights, list | tuple) or not weights:
         raise TypeError(
             f"weights must be a layer, the list of a layer's arrays, or a list of these; got "
@@ -108,7 +108,7 @@ def _readings(weights: object, bidirectional: bool | None) -> list[Reading]:
 
 
 def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
-    """The network of the only reading whose shapes fit together.
+    """Return the network of the only reading whose shapes fit together.
 
     Raises the error of the first where none fits, and ``ValueError`` where several do.
     """
@@ -139,7 +139,7 @@ def _the_one_that_fits(mode: Mode, readings: Sequence[Reading]) -> Network:
 
 
 def _whole_model_error(mode: Mode, reading: Reading) -> ValueError | None:
-    """An error naming the layers in a list as of ``model.get_weights()``; None for other lists."""
+    """Return an error that names the layers of a ``model.get_weights()``; else None."""
     if len(reading) != 1:
         return None
     values = [value for _, arrays in reading[0] for value in arrays]
@@ -154,7 +154,7 @@ def _whole_model_error(mode: Mode, reading: Reading) -> ValueError | None:
 
 
 def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
-    """The arrays of each direction: of a pair, or of what ``Bidirectional`` lists."""
+    """Return the arrays of each direction: of a pair, or of what ``Bidirectional`` lists."""
     if not isinstance(layer, list | tuple):
         raise TypeError(f"{name} must be a list of arrays; got {type(layer).__name__}")
     if len(layer) == 2 and all(isinstance(one, list | tuple) for one in layer):
@@ -166,7 +166,7 @@ def _directions(name: str, layer: Any) -> list[keras_layers.NamedCell]:
 
 
 def read_cell(where: str, values: Sequence[Any], mode: Mode) -> Cell:
-    """The cell with kernel, recurrent kernel and bias, if any, of a layer or of CuDNNLSTM's kind.
+    """Return the cell of a layer, or of one of CuDNNLSTM's kind, from its arrays.
 
     Raises ``TypeError`` or ``ValueError`` naming the array at fault; ``where`` begins its name.
     """
@@ -220,7 +220,7 @@ def is_cudnn_format(recurrent: AnyArray, bias: AnyArray | None) -> bool:
 def _cudnn_cell(
     kernel: AnyArray, recurrent: AnyArray, bias: AnyArray, order: Sequence[int]
 ) -> Cell:
-    """The cell of CuDNNLSTM or CuDNNGRU, whose arrays have the shapes of other layers.
+    """Return the cell of CuDNNLSTM or CuDNNGRU, whose arrays have the shapes of other layers.
 
     Their memory is cuDNN's: the block [I, H] of a gate is a matrix [H, I] row by row, and the block
     [H, H] of the recurrent kernel is not transposed. The input biases of all gates come first. As

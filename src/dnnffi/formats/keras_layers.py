@@ -53,7 +53,7 @@ def is_layer(value: object) -> bool:
 
 
 def read_layers(name: str, layers: Sequence[Any]) -> tuple[Mode, list[list[NamedCell]]]:
-    """The mode of layers, and for each layer the cells of its directions.
+    """Return the mode of layers, and for each layer the cells of its directions.
 
     Raises ``ValueError`` naming the layer and the setting that dnnffi does not compute.
     """
@@ -85,7 +85,7 @@ def read_layers(name: str, layers: Sequence[Any]) -> tuple[Mode, list[list[Named
 
 
 def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tuple[str, Any]]:
-    """The cells of a layer of one direction, in the order in which they run."""
+    """Return the cells of a layer of one direction, in the order in which they run."""
     if not is_one_of(layer, LAYERS, PACKAGES):
         hint = ""
         if hasattr(layer, "layers"):
@@ -116,7 +116,7 @@ def _cells(where: str, layer: Any, go_backwards: bool, is_last: bool) -> list[tu
 
 
 def _mode(where: str, cell: Any) -> Mode:
-    """The mode of a cell; ``ValueError`` for another class, setting or activation."""
+    """Return the mode of a cell; ``ValueError`` for another class, setting or activation."""
     if is_one_of(cell, tuple(CUDNN_LAYERS), PACKAGES):
         return CUDNN_LAYERS[type(cell).__name__]
     if not is_one_of(cell, tuple(CELLS), PACKAGES):
@@ -132,7 +132,7 @@ def _mode(where: str, cell: Any) -> Mode:
 
 
 def _mode_with(where: str, cell_class: str, activation: object, recurrent: object) -> Mode:
-    """The mode of a cell of this class; ``ValueError`` for other activations than dnnffi has."""
+    """Return the mode of a cell. Raises ``ValueError`` for activations that dnnffi lacks."""
     modes = CELLS[cell_class]
     expected = ("tanh", "relu")[: len(modes)]
     if activation not in expected:
@@ -145,7 +145,7 @@ def _mode_with(where: str, cell_class: str, activation: object, recurrent: objec
 
 
 def check_config(where: str, layer: Any, is_backward: bool) -> Mode:
-    """The mode of a layer of one direction, by what Keras writes about it into a file.
+    """Return the mode of a layer of one direction, by what Keras writes about it into a file.
 
     ``layer`` has the name of its class and its config, as ``keras.saving`` serializes them. Raises
     ``ValueError`` naming what dnnffi does not compute.
@@ -191,7 +191,7 @@ def _mode_with_settings(where: str, cell_class: str, settings: Mapping[str, Any]
 
 
 def _described(where: str, layer: Any) -> tuple[str, Mapping[str, Any]]:
-    """The name of a class and its config; classes of other packages with the module before it."""
+    """Return the name of a class, after its module if it is not Keras's, and its config."""
     settings = layer.get("config") if isinstance(layer, Mapping) else None
     if not isinstance(settings, Mapping):
         raise ValueError(f"{where}: the file must describe a layer; got {brief(layer)}")

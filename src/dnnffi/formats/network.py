@@ -83,7 +83,7 @@ def is_one_of(value: object, classes: Sequence[str], packages: Sequence[str]) ->
 
 
 def function_name(function: object, packages: Sequence[str]) -> str:
-    """The name of a function of these packages; of others the name with the module before it.
+    """Return the name of a function, after its module if that is not of these packages.
 
     A function of the user that is called "tanh" may be another function than tanh.
     """
@@ -122,7 +122,7 @@ def of_other_mode(rows: int, hidden: int) -> str:
 
 
 def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) -> Mode:
-    """The mode of a format whose names do not tell it: by ``rows`` a hidden unit of an array.
+    """Return the mode of a format that does not name it, by an array's ``rows`` a hidden unit.
 
     ``mode`` is what the caller says, or None; it tells "rnn_relu" from "rnn_tanh".
     """
@@ -141,7 +141,7 @@ def mode_of(name: str, array: AnyArray, rows: int, hidden: int, mode: object) ->
 
 
 def reordered(array: AnyArray, order: Sequence[int], axis: int = 0) -> AnyArray:
-    """The blocks of ``array`` along an axis, one for each gate, in another order."""
+    """Return the blocks of ``array`` along an axis, one for each gate, in another order."""
     if list(order) == sorted(order):
         return array
     xp = array_module(array)
@@ -155,7 +155,7 @@ def order_of(gates: str, mode: Mode) -> list[int]:
 
 
 def order_from(gates: str, mode: Mode) -> list[int]:
-    """The way back: where PyTorch keeps each gate of the format."""
+    """Return the way back: where PyTorch keeps each gate of the format."""
     return [GATES[mode].index(gate) for gate in gates]
 
 
@@ -165,7 +165,7 @@ def zeros_like(array: AnyArray) -> AnyArray:
 
 
 def network(mode: Mode, cells: Sequence[Sequence[Cell]]) -> Network:
-    """The network of ``cells``: for each layer, one for each direction.
+    """Return the network of ``cells``: for each layer, one for each direction.
 
     Raises ``ValueError`` or ``TypeError`` where they do not fit together, naming layer and
     direction. A cell's own arrays have been checked against each other.
@@ -217,7 +217,7 @@ def network(mode: Mode, cells: Sequence[Sequence[Cell]]) -> Network:
 
 
 def cells_of(spec: RNNSpec, arrays: Sequence[AnyArray]) -> list[list[Cell]]:
-    """The way back: ``arrays`` in PyTorch's order, layer by layer and direction by direction."""
+    """Return cells from ``arrays`` in PyTorch's order, by layer and direction."""
     cells: list[list[Cell]] = [[] for _ in range(spec.num_layers)]
     each = spec.arrays_per_direction
     for index in range(0, len(arrays), each):
@@ -241,7 +241,7 @@ READS_FILES = ": RNNWeights.load(path) reads files"
 
 
 def described(value: object) -> str:
-    """The type of an argument that is not what it should be, or that it is empty or a path."""
+    """Describe a wrong argument: its type, or that it is empty or a path."""
     if isinstance(value, str | os.PathLike):
         return f"a path{READS_FILES}"
     empty = isinstance(value, list | tuple) and not value

@@ -78,7 +78,7 @@ _BEFORE = (
 
 
 def read(w: object, r: object, b: object, mode: object, linear_before_reset: object) -> Network:
-    """The network of W, R and B of one node, or of lists of them, one for each layer."""
+    """Return the network of W, R and B of one node, or of lists of them, one for each layer."""
     mode = check_mode(mode)
     if mode == "gru" and linear_before_reset != 1:
         raise ValueError(f"{_BEFORE}; got {brief(linear_before_reset)}")
@@ -99,7 +99,7 @@ def read(w: object, r: object, b: object, mode: object, linear_before_reset: obj
 
 
 def read_nodes(nodes: Any, initializers: object, mode: object) -> Network:
-    """The network of a node, or of a list of nodes, one for each layer."""
+    """Return the network of a node, or of a list of nodes, one for each layer."""
     if not isinstance(initializers, Mapping):
         raise TypeError(
             f"initializers must be a mapping of names to arrays; got {type(initializers).__name__}"
@@ -139,7 +139,7 @@ def read_layers(
 
 
 def _layer(names: Sequence[str], values: Sequence[object], mode: Mode) -> list[Cell]:
-    """The directions of one node."""
+    """Return the directions of one node."""
     w, r = named(names[0], values[0]), named(names[1], values[1])
     check_dims(names[0], w, "D, G*H, I")
     check_dims(names[1], r, "D, G*H, H")
@@ -171,7 +171,7 @@ def _layer(names: Sequence[str], values: Sequence[object], mode: Mode) -> list[C
 
 
 def _attributes(node: Any) -> dict[str, Any]:
-    """The attributes of a node by name.
+    """Return the attributes of a node by name.
 
     Raises ``ValueError`` for an attribute that the operator does not have, for a second one of the
     same name, for another type, and for a reference to a parameter of a function.
@@ -209,7 +209,7 @@ def _decoded(text: bytes | str) -> str:
 
 
 def _inputs(node: Any) -> dict[str, str]:
-    """The inputs that a node has, by ONNX's names: what the graph calls each."""
+    """Return the inputs that a node has, by ONNX's names: what the graph calls each."""
     known = INPUTS[node.op_type]
     names = list(node.input)
     if any(names[len(known) :]):

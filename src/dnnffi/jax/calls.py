@@ -27,11 +27,11 @@ class Call(Protocol):
     """The meaning of a call's text, in each family."""
 
     def buffers(self, kind: str) -> Buffers:
-        """The operands and results of a handler of ``kind``; ``ValueError`` if it has others."""
+        """Return the operands and results of a handler of ``kind``. Raises ``ValueError``."""
 
 
 def read(text: bytes, kinds: Kinds) -> dict[str, Any]:
-    """The fields of a text, a JSON object with exactly the fields ``kinds``."""
+    """Return the fields of a text, a JSON object with exactly the fields ``kinds``."""
     return checked_fields("the text", json.loads(text), kinds)
 
 
@@ -50,7 +50,7 @@ def checked_fields(name: str, value: object, kinds: Kinds) -> dict[str, Any]:
 
 
 def read_names(field: str, values: Sequence[object]) -> tuple[str, ...]:
-    """The names of arrays; ``TypeError`` if one is not a string."""
+    """Return the names of arrays; ``TypeError`` if one is not a string."""
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"{field} must be names of arrays; got {type(value).__name__}")
@@ -58,7 +58,7 @@ def read_names(field: str, values: Sequence[object]) -> tuple[str, ...]:
 
 
 def without_marks(names: Sequence[str]) -> tuple[str, ...]:
-    """The names without the "*" of an operand that all problems share."""
+    """Return the names without the "*" of an operand that all problems share."""
     return tuple(name.removesuffix("*") for name in names)
 
 
@@ -78,7 +78,7 @@ def check_arrays(
 
 
 def buffers_of(call: Any, array: Callable[[str], tuple[str, tuple[int, ...]]]) -> Buffers:
-    """The buffers of a call, which has ``operands``, ``results``, ``problems``, ``workspace``.
+    """Return the buffers of a call: ``operands``, ``results``, ``problems``, ``workspace``.
 
     ``array`` gives the dtype and the shape of an array of one problem, by name. The number of
     problems is in front: 1 for an operand that all problems share, whose name ends with "*".

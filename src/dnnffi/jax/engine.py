@@ -16,10 +16,10 @@ class Lender(Protocol):
     """Lends launches to calls."""
 
     def device(self) -> int:
-        """The current device of the calling thread."""
+        """Return the current device of the calling thread."""
 
     def borrow(self, device: int, stream: int) -> Launch:
-        """A launch on ``stream``, which is the caller's alone until it is given back."""
+        """Return a launch on ``stream``, which is the caller's alone until it is given back."""
 
     def give_back(self, launch: Launch, *, failed: bool) -> None:
         """Take back what `borrow` lent; ``failed`` says that a call on it raised."""
@@ -28,7 +28,7 @@ class Lender(Protocol):
         """Copy memory, in the order of the launch's stream."""
 
     def beside_capture(self) -> AbstractContextManager[None]:
-        """A context in which objects may be made while XLA captures the thread's stream."""
+        """Return a context in which objects may be made while XLA captures the thread's stream."""
 
 
 class VendorHandles:
@@ -48,7 +48,7 @@ class VendorHandles:
 
     @contextmanager
     def current(self) -> Iterator[Launch]:
-        """A launch on the current device and stream, to make executors with."""
+        """Make a launch on the current device and stream, to make executors with."""
         launch = self.borrow(self.device(), self._memory.current_stream().ptr)
         try:
             yield launch

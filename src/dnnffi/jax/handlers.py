@@ -64,7 +64,7 @@ class Handlers:
             )
 
     def target(self, kind: str) -> str:
-        """The name of the handler of a kind of call."""
+        """Return the name of the handler of a kind of call."""
         return f"{self._prefix}_{kind}"
 
     @property
@@ -75,7 +75,7 @@ class Handlers:
         return self._engine
 
     def read(self, text: bytes) -> Any:
-        """The `Call` that the text of a program means; raises what is wrong with the text."""
+        """Set the `Call` that the text of a program means; raise what is wrong with the text."""
         raise NotImplementedError
 
     def _prepare(self, kind: str, call: Any, buffers: Buffers) -> Run:
@@ -83,7 +83,7 @@ class Handlers:
         raise NotImplementedError
 
     def _understood(self, kind: str, text: bytes) -> tuple[Any, Buffers]:
-        """The call that a text means, and the buffers that it must have."""
+        """Return the call that a text means, and the buffers that it must have."""
         try:
             call = self.read(text)
             return call, call.buffers(kind)

@@ -70,7 +70,7 @@ class Task(Hashable, Protocol):
 
 
 def varying_alike(arrays: Arrays) -> list[Any]:
-    """The arrays, each varying over the mesh axes of `jax.shard_map` that any of them does.
+    """Return the arrays, each varying over the mesh axes of `jax.shard_map` that any of them does.
 
     Its transposition sums the gradient of what did not vary.
     """
@@ -88,7 +88,7 @@ def _varying(array: Any) -> frozenset[Any]:
 
 
 def as_shared(gradient: Any, operand: Any) -> Any:
-    """The gradient of an operand, summed over axes of which the operand has one element for all.
+    """Return the gradient of an operand, summed over axes of which it has one element.
 
     One is N where all problems share the operand.
     """
@@ -106,7 +106,7 @@ Bind = Callable[..., Sequence[Any]]
 def join_batch(
     bind: Bind, arrays: Arrays, axes: Sequence[int | None], *, task: Task
 ) -> tuple[Any, Any]:
-    """The mapped axis joins the batch; ``bind`` is for the larger one.
+    """Join the mapped axis with the batch; ``bind`` is for the larger one.
 
     In a mesh of explicit axes, what divides either of them divides the larger batch.
     """
@@ -146,7 +146,7 @@ def join_batch(
 
 
 def _explicit(array: Any, axis: int) -> tuple[Any, ...]:
-    """The explicit axes of a mesh that divide an axis of an array."""
+    """Return the explicit axes of a mesh that divide an axis of an array."""
     return mesh_axes(jax.typeof(array).sharding.spec[axis])
 
 
@@ -165,7 +165,7 @@ def _reshaped(
 
 
 def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tuple[Any, Any]:
-    """The mapped axis joins N, divided by what divides either of them, as in `join_batch`."""
+    """Join the mapped axis with N; what divides either divides both, as in `join_batch`."""
     size = mapped_size(arrays, axes)
     # With the mapped axis in front, which has one element where nothing is mapped.
     moved = [
@@ -212,7 +212,7 @@ def map_some(
 
 
 def mapped_size(arrays: Arrays, axes: Sequence[int | None]) -> int:
-    """The size of the mapped axis."""
+    """Return the size of the mapped axis."""
     return next(
         int(array.shape[axis]) for array, axis in zip(arrays, axes, strict=True) if axis is not None
     )
@@ -229,7 +229,7 @@ class Shared(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str], operands: Arrays) -> Shared:
-        """An operand that all problems share has a name that ends with "*"."""
+        """Return whether all problems share an operand: its name ends with "*"."""
         count = max(array.shape[0] for array in operands)
         marked = (
             f"{name}*" if count > 1 and array.shape[0] == 1 else name
@@ -338,7 +338,7 @@ def _divided(call: Call, task: Task, avals_in: Arrays, avals_out: Arrays) -> Any
 
     def partition(mesh: Any, operands: Any, results: Any) -> Any:
         def over(number: int, axis: int) -> Any:
-            """The mesh axes that an operand's axis is divided over; None where shares differ."""
+            """Return the mesh axes that divide an operand's axis; None where shares differ."""
             spec = operands[number].sharding.spec
             axes = spec[axis] if len(spec) > axis else None
             return None if avals_in[number].shape[axis] % _parts(mesh, axes) else axes
@@ -383,5 +383,5 @@ def _parts(mesh: Any, axes: Any) -> int:
 
 
 def mesh_axes(axes: Any) -> tuple[Any, ...]:
-    """The axes of a mesh that an entry of a `PartitionSpec` names."""
+    """Return the axes of a mesh that an entry of a `PartitionSpec` names."""
     return () if axes is None else axes if isinstance(axes, tuple) else (axes,)

@@ -105,7 +105,7 @@ class Buffers:
         ]
 
     def addresses(self, frame: Frame) -> list[int]:
-        """The addresses of the operands, then of the results.
+        """Return the addresses of the operands, then of the results.
 
         Raises ``ValueError`` unless XLA's buffers have exactly these dtypes and dimensions.
         """
@@ -144,7 +144,7 @@ class Buffers:
 
 
 def _described(buffer: Any) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of one of XLA's buffers."""
+    """Return the dtype and the shape of one of XLA's buffers."""
     dtype = _DTYPE_NAMES.get(buffer.dtype, f"XLA's dtype {buffer.dtype}")
     # A scalar may have no dimensions to point at.
     return dtype, tuple(_unpack(buffer.dims, buffer.rank)) if buffer.rank else ()
@@ -200,7 +200,7 @@ def register(
 
 
 def _wrong_attributes(attrs: Any) -> str:
-    """The message for a call that does not have one attribute, a string."""
+    """Return the message for a call that does not have one attribute, a string."""
     if attrs.size != 1:
         return f"the call must have one attribute, its text; got {attrs.size} attributes"
     return f"the call's attribute must be a string; got XLA's type {attrs.types[0]}"

@@ -54,7 +54,7 @@ class Cell(Protocol):
 def make_cell(
     mode: str, xp: ModuleType, dtype: Any, clip: tuple[float, float] | None, clip_nan: str
 ) -> Cell:
-    """The cell of ``mode`` on arrays of ``dtype``; ``clip`` and ``clip_nan`` are the LSTM's."""
+    """Return the cell of ``mode`` on arrays of ``dtype``; ``clip`` is for the LSTM."""
     one = xp.array(1, dtype)  # of a number NumPy would make an array in each operation
     if mode == "lstm":
         return LSTMCell(xp, one, clip, clip_nan)

@@ -107,7 +107,7 @@ def _gather(spec: ConvSpec, x: NDArray, w: NDArray, outputs: Sequence[int]) -> N
 
 
 def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> NDArray:
-    """The adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
+    """Return the adjoint of `_gather`: dx [N, C, ...] of spatial ``sizes``."""
     outputs = dy.shape[2:]
     # [G, C/G*T, N*O]
     windows = _product(_matrix(spec, w).swapaxes(1, 2), _columns(spec, dy))
@@ -121,7 +121,7 @@ def _scatter(spec: ConvSpec, dy: NDArray, w: NDArray, sizes: Sequence[int]) -> N
 
 
 def _product(a: NDArray, b: NDArray) -> NDArray:
-    """a [G, L, M] times b [G, M, N]: G products of L*M*N multiply-adds."""
+    """Return a [G, L, M] times b [G, M, N]: G products of L*M*N multiply-adds."""
     product: NDArray = matmul_of(array_module(a), prod(a.shape[1:]) * b.shape[2])(a, b)
     return product
 
@@ -148,7 +148,7 @@ def _taps(
     dilation: tuple[int, ...],
     outputs: tuple[int, ...],
 ) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Indices of the kernel's positions in the windows, and of what each sees in the image.
+    """Return indices of the kernel's positions in the windows, and of what each sees in the image.
 
     Windows are [C, T, N, O] here, the padded image is [C, N, ...].
     """

@@ -144,7 +144,7 @@ def forward_pass(
 def _input_products(
     layout: Layout, cell: Cell, w: Weights, x: NDArray, order: range
 ) -> Iterator[tuple[range, NDArray]]:
-    """Some steps of ``order`` after others, and gx [steps, G, B, H] of these.
+    """Yield some steps of ``order`` after others, and gx [steps, G, B, H] of these.
 
     b_hh is in gx where the cell ``sums``. The memory of gx is that of the gx before.
     """
@@ -229,13 +229,13 @@ def backward_pass(
 
 
 def _product(xp: ModuleType, a: NDArray, w: NDArray) -> NDArray:
-    """a [T, B, M] times w [M, N] as one product over all steps: [T, B, N]."""
+    """Return a [T, B, M] times w [M, N] as one product over all steps: [T, B, N]."""
     product: NDArray = matmul_of(xp, a.size * w.shape[1])(a.reshape(-1, a.shape[-1]), w)
     return product.reshape(*a.shape[:-1], -1)
 
 
 def _outer(xp: ModuleType, a: NDArray, b: NDArray) -> NDArray:
-    """The sum over steps and rows of the outer products of a [T, B, M] and b [T, B, N]: [M, N]."""
+    """Return the outer products of a [T, B, M] and b [T, B, N], summed over T and B: [M, N]."""
     rows, columns = a.reshape(-1, a.shape[-1]).T, b.reshape(-1, b.shape[-1])
     product: NDArray = matmul_of(xp, rows.size * columns.shape[1])(rows, columns)
     return product

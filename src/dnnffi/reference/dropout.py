@@ -26,7 +26,7 @@ _WORD = 2**32 - 1
 
 
 def philox4x32(counters: Words, key: tuple[int, int]) -> Words:
-    """The four random words of each counter, [..., 4] to [..., 4]."""
+    """Return the four random words of each counter, [..., 4] to [..., 4]."""
     c0, c1, c2, c3 = (counters[..., n].astype(np.uint64) for n in range(4))
     for number in range(_ROUNDS):
         k0, k1 = ((k + number * by) & _WORD for k, by in zip(key, _KEY_STEPS, strict=True))
@@ -37,14 +37,14 @@ def philox4x32(counters: Words, key: tuple[int, int]) -> Words:
 
 
 def dropped_below(dropout: float) -> int:
-    """An element is dropped where its 32 random bits are below this; 2**32 for a dropout of 1."""
+    """Return the bound of dropped elements' 32 random bits; 2**32 for a dropout of 1."""
     return round(dropout * 2**32)
 
 
 def own_masks(
     spec: RNNSpec, T: int, B: int, dropout: float, seed: int, drawn: int = 0
 ) -> list[np.ndarray[Any, Any]]:
-    """The masks that the algorithm "own" draws in one training forward pass, for `rnn.forward`.
+    """Return the masks that "own" draws in one training forward pass, for `rnn.forward`.
 
     L - 1 float64 arrays [T, B, H*D] of 0 or 1/(1-p). ``drawn`` is the number of masks that the
     state has drawn before: L - 1 for each training forward pass. `DropoutState.save` has the seed

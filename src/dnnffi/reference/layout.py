@@ -37,7 +37,7 @@ class Layout:
         lengths: Sequence[int] | None,
         batch_sizes: Sequence[int] | None,
     ) -> Layout:
-        """The layout of an x of ``shape``; the others are arguments of `reference.rnn.forward`."""
+        """Return the layout of an x of ``shape``; other arguments as of `reference.rnn.forward`."""
         if batch_sizes is None:
             batch, steps = shape[:2] if batch_first else shape[1::-1]
             if lengths is None:
@@ -53,7 +53,7 @@ class Layout:
         return cls(xp, steps, batch, False, xp.asarray(active), rows, places)
 
     def time_major(self, a: NDArray) -> NDArray:
-        """``a`` in the layout of x, as [T, B, .]."""
+        """Return ``a`` in the layout of x, as [T, B, .]."""
         if self.rows is not None:
             a = a[self.rows].reshape(self.steps, self.batch, -1)
         elif self.batch_first:
@@ -61,7 +61,7 @@ class Layout:
         return self.zero_past_end(a)
 
     def original(self, a: NDArray) -> NDArray:
-        """``a`` [T, B, .] in the layout of x, contiguous."""
+        """Return ``a`` [T, B, .] in the layout of x, contiguous."""
         if self.places is not None:
             return a.reshape(self.steps * self.batch, -1)[self.places]
         return self.xp.ascontiguousarray(a.swapaxes(0, 1) if self.batch_first else a)
@@ -71,11 +71,11 @@ class Layout:
         return a if self.active is None else self.xp.where(self.active[:, :, None], a, 0)
 
     def empty(self, like: NDArray, shape: tuple[int, ...]) -> NDArray:
-        """A new array of the dtype and class of ``like``: those that err have a class."""
+        """Return a new array of the dtype and class of ``like``: those that err have a class."""
         if like.__class__ is np.ndarray:
             return np.empty(shape, like.dtype)  # in half the time
         return self.xp.empty_like(like, shape=shape, order="C")
 
     def update(self, step: int, new: NDArray, old: NDArray) -> NDArray:
-        """``new`` [B, .] in the rows that reach ``step``, ``old`` in the others."""
+        """Return ``new`` [B, .] in the rows that reach ``step``, ``old`` in the others."""
         return new if self.active is None else self.xp.where(self.active[step][:, None], new, old)

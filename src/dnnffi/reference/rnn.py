@@ -305,10 +305,10 @@ def backward(
 
 
 def dropout_masks(spec: RNNSpec, T: int, B: int, dropout: float, rng: Any) -> list[NDArray]:
-    """Masks for `forward`: L - 1 arrays [T, B, O*D] of 0 (probability ``dropout``) or 1/(1-p).
+    """Return masks for `forward`: L - 1 arrays [T, B, O*D] of 0 (probability p) or 1/(1-p).
 
-    ``rng`` is a generator of NumPy or CuPy (``default_rng``) and decides where the masks are; they
-    are float64. The same state of the generator gives the same masks.
+    ``dropout`` is p. ``rng`` is a generator of NumPy or CuPy (``default_rng``) and decides where
+    the masks are; they are float64. The same state of the generator gives the same masks.
     """
     keep = 0.0 if dropout == 1 else 1 / (1 - dropout)
     shape = spec.y_shape(T, B)
@@ -353,7 +353,7 @@ def _reset_gradients(
 
 
 def _cast(a: NDArray | None, dtype: Any, xp: ModuleType, shape: tuple[int, ...]) -> NDArray:
-    """``a`` in ``dtype``; zeros of ``shape`` for None."""
+    """Return ``a`` in ``dtype``; zeros of ``shape`` for None."""
     return xp.zeros(shape, dtype) if a is None else a.astype(dtype, copy=False)
 
 
@@ -369,5 +369,5 @@ def _stacked(xp: ModuleType, dtype: Any, arrays: Sequence[Any]) -> NDArray:
 
 
 def _time_major_mask(layout: Layout, mask: NDArray) -> NDArray:
-    """A mask is [T, B, O*D] in every layout but may be packed where the sequences are."""
+    """Return a mask as [T, B, O*D]; that of packed sequences may be packed."""
     return layout.time_major(mask) if mask.ndim == 2 else layout.zero_past_end(mask)

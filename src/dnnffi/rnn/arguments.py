@@ -107,7 +107,7 @@ class Arguments:
         least: int,
         *reserve: Span,
     ) -> list[int]:
-        """The addresses of ``arrays`` and of the workspace: nothing is in what is written."""
+        """Return the addresses of ``arrays`` and the workspace; outputs overlap nothing."""
         addresses: list[int] = []
         written: list[Span] = [*reserve]
         read: list[Span] = []
@@ -128,11 +128,11 @@ class Arguments:
         return [*addresses, at]
 
     def weights(self, weights: Array) -> int:
-        """The address of the flat weights."""
+        """Return the address of the flat weights."""
         return self.address("weights", weights, self._sizes["weights"])
 
     def address(self, name: str, array: Array, size: int) -> int:
-        """The address of an array of ``size`` elements, else an error naming the argument."""
+        """Return the address of an array of ``size`` elements; errors name the argument."""
         if (
             array.__class__ is not self._ndarray
             or array.size != size
@@ -145,7 +145,7 @@ class Arguments:
         return array.data.ptr
 
     def buffer(self, name: str, array: Array, least: int) -> int:
-        """The address of a buffer of at least ``least`` bytes, of any dtype."""
+        """Return the address of a buffer of at least ``least`` bytes, of any dtype."""
         if (
             array.__class__ is not self._ndarray
             or array.nbytes < least

@@ -49,7 +49,7 @@ PlanKey = tuple[tuple[int, ...], Counts, Counts, Asked]
 
 
 def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) -> RNNProblem:
-    """The problem that the arguments describe; errors name the argument at fault."""
+    """Return the problem that the arguments describe; errors name the argument at fault."""
     spec, batch_first, options = asked.spec, asked.batch_first, asked.options
     training, dropout = asked.training, asked.dropout
     shape = tuple(x.shape)

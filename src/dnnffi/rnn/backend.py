@@ -69,11 +69,11 @@ class RNNBackend:
         self._default_states: Once[str, DropoutState] = Once()
 
     def asked(self, *values: Any) -> Asked:
-        """The one `Asked` of these values."""
+        """Return the one `Asked` of these values."""
         return self._asked.get(values, lambda: Asked(*values))
 
     def device_of(self, name: str, array: AnyArray) -> int:
-        """The device that holds ``array``; ``TypeError`` where this backend cannot use it."""
+        """Return the device of ``array``; ``TypeError`` where this backend cannot use it."""
         return 0
 
     def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> Any:
@@ -81,7 +81,7 @@ class RNNBackend:
         return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan for a problem with a step."""
+        """Return a new plan for a problem with a step."""
         return ReferenceRNNPlan(problem, generator)
 
     def prepare(self, problem: RNNProblem, device: int, generator: Any) -> Any:
@@ -91,24 +91,24 @@ class RNNBackend:
         return self._empty_plan(problem, device)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
-        """A new plan for a caller that keeps it with its buffers."""
+        """Return a new plan for a caller that keeps it with its buffers."""
         return ReferenceBufferPlan(self.prepare(problem, device, generator))
 
     def generator(
         self, state: DropoutState | None, device: int, spec: RNNSpec, algorithm: str
     ) -> Any:
-        """The random numbers of ``state``, or of this device's own where it is None."""
+        """Return the random numbers of ``state``, or of this device's own where it is None."""
         place = self._where(device, spec, algorithm)
         if state is None:
             state = self._default_states.get(place, lambda: DropoutState(secrets.randbits(63)))
         return state.generator(place, lambda seed: self._seeded(seed, device, spec, algorithm))
 
     def separate(self, packed: RNNWeights) -> list[AnyArray]:
-        """The weights in ``packed``, a result, as separate arrays."""
+        """Return the weights in ``packed``, a result, as separate arrays."""
         return packed.arrays()
 
     def placed(self, flags: AnyArray, device: int) -> AnyArray:
-        """Flags of one byte where the backend's plans read them."""
+        """Return flags of one byte where the backend's plans read them."""
         return flags
 
     def device_lengths_refusal(self, problem: RNNProblem, device: int) -> UnsupportedError | None:
@@ -205,7 +205,7 @@ class DeviceRNNBackend(RNNBackend):
         return ExecutorPlan(problem, self._network(problem, device), generator)
 
     def _network(self, problem: RNNProblem, device: int) -> Network:
-        """The network of a problem, which the plans of all of its sizes share."""
+        """Return the network of a problem, which the plans of all of its sizes share."""
         options = problem.options._replace(tune="auto", validate=False)
         of_rows = problem.has_resets, problem.has_device_lengths
         key = problem.spec, problem.training, problem.drops, options, *of_rows, device
@@ -287,7 +287,7 @@ class PackedRNNBackend(RNNBackend):
     def pack(
         self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec, device: int | None = None
     ) -> PackedNetwork:
-        """The network on a device, of arrays that were checked, wherever they are."""
+        """Return the network on a device, of arrays that were checked, wherever they are."""
         assert self.record.pack is not None
         arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
         return self.record.pack(spec, [to_host(array) for array in arrays], device)
@@ -392,7 +392,7 @@ def weights_of(
     num_layers: int,
     bidirectional: bool,
 ) -> tuple[RNNSpec, RNNWeights | list[AnyArray]]:
-    """The spec that ``weights`` imply, and the weights with every array made known.
+    """Return the spec that ``weights`` imply, and the weights with every array made known.
 
     An `RNNWeights` brings its own spec: ``num_layers`` and ``bidirectional`` may be left at their
     defaults, and are refused where they say something else.

@@ -58,7 +58,7 @@ class CallArrays(NamedTuple):
                 check_aligned(f"weights[{index}]", array)
 
     def weight_gradient(self, gradient: Any) -> Any:
-        """A backend's gradient of the weights in the form that the weights had."""
+        """Return a backend's gradient of the weights in the form that the weights had."""
         if isinstance(gradient, list):
             if isinstance(self.weights, RNNWeights):
                 return RNNWeights.pack(gradient, self.spec, backend=self.weights.backend)

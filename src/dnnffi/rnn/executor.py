@@ -246,7 +246,7 @@ class RNNExecutor:
         return Span("reserve", context.reserve, self.reserve_bytes)
 
     def _launch(self) -> Launch:
-        """The current stream, if a call can be made on it."""
+        """Return the current stream, if a call can be made on it."""
         if self._current_device() != self.device:
             self._refuse_device()
         return launch_on(self.library, self.device, self._current_stream())
@@ -259,6 +259,6 @@ class RNNExecutor:
 
 
 def _wrong_out(out: object, form: str) -> TypeError:
-    """The error for an ``out`` that is not three arrays."""
+    """Return the error for an ``out`` that is not three arrays."""
     count = f" of {len(out)}" if isinstance(out, tuple | list) else ""
     return TypeError(f"out must be {form}; got {type(out).__name__}{count}")

@@ -229,7 +229,7 @@ class ExecutorPlan:
         own: bool,
         accumulate: bool = False,
     ) -> Array:
-        """The workspace of the backward passes of ``executor``, likewise."""
+        """Return the workspace of the backward passes of ``executor``, likewise."""
         nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
         if nbytes <= route.workspace_bytes:
             return self.workspace(route.workspace_bytes, stream, own)
@@ -420,7 +420,7 @@ class ExecutorPlan:
         return dx, dh_0, dc_0, dweights, of_resets
 
     def _copied(self, context: Context, stream: Stream) -> Context:
-        """The same on a copy of the reserve space, for a further backward pass."""
+        """Return the same on a copy of the reserve space, for a further backward pass."""
         context.check(Phase.FORWARD)
         reserve = self.parts.empty((context.owner.nbytes,), self.parts.byte)
         self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)

@@ -321,7 +321,7 @@ def _signed(
 
 
 def _with_lengths_read(call: Request, rows: RowArrays | None) -> Request:
-    """The call with lengths that can be read twice: they may come from a generator.
+    """Return the call with lengths that can be read twice: they may come from a generator.
 
     Those on the device are left out: they are among the ``rows``.
     """
@@ -602,7 +602,7 @@ def _run_known_embedded(
 
 
 def _known_states(states: Any) -> Any:
-    """An array or a pair of them as `known_array`, which is None for what it does not read.
+    """Return an array or a pair of them as `known_array`, which is None for what it does not read.
 
     None stays None.
     """
@@ -713,7 +713,7 @@ def _copied_to_user(gradient: Any) -> Any:
 
 
 def _checked(dropout: object, state: object) -> Dropout:
-    """The arguments of a training call that are about dropout."""
+    """Return the arguments of a training call that are about dropout."""
     if dropout.__class__ is float and dropout == 0 and state is None:
         return _NO_DROPOUT
     probability = check_dropout(dropout)

@@ -132,7 +132,7 @@ class PlanParts:
         guard(self)
 
     def states(self, batch: int) -> StateShapes:
-        """The shapes of states of ``batch`` rows, and what allocates them."""
+        """Return the shapes of states of ``batch`` rows, and what allocates them."""
         found = self._states.find(batch)
         return self._states.add(batch, self._state_shapes(batch)) if found is None else found
 

@@ -145,7 +145,7 @@ class PackedRNN:
         self._open().forget()
 
     def unpack(self) -> list[NDArray]:
-        """The arrays that were packed, bit by bit, in PyTorch's order; read from the device."""
+        """Read the packed arrays from the device, bit by bit, in PyTorch's order."""
         return self._open().arrays()
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -248,7 +248,7 @@ def pack_rnn(
 def load_rnn(
     path: str | PathLike[str], *, backend: str = "vulkan", device: int | None = None
 ) -> PackedRNN:
-    """The network in a file that `PackedRNN.save` or `RNNWeights.save` wrote, packed.
+    """Return the network in a file that `PackedRNN.save` or `RNNWeights.save` wrote, packed.
 
     Raises ``ValueError`` naming the file if it is damaged, truncated or of another kind, and
     ``OSError`` if it cannot be read or is not a regular file; otherwise as `pack_rnn`.

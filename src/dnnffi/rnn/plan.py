@@ -258,7 +258,7 @@ class RNNPlan:
     def backward_weights(
         self, out: RNNWeights | None = None, accumulate: bool = False
     ) -> RNNWeights:
-        """The gradient of the weights, in their layout; with ``accumulate`` added to ``out``.
+        """Return the gradient of the weights in their layout; ``accumulate`` adds it to ``out``.
 
         Runs once, after `backward_data`; raises `ContextError` in another order. cuDNN's function
         is ``cudnnRNNBackwardWeights_v8``.
@@ -377,7 +377,7 @@ class RNNPlan:
             self._buffers.autotune()
 
     def capture(self, step: Callable[[], Any]) -> Any:
-        """A whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
+        """Return a whole step as one CUDA graph: what ``step()`` enqueues on the current stream.
 
         ``step`` takes no argument, uses this plan, other plans and kernels of its own, and always
         the same arrays. It runs once as it is, so that what is compiled and allocated at a first
@@ -450,7 +450,7 @@ class RNNPlan:
         return x, h_0, c_0, native
 
     def _resets(self, resets: Any, reset_to: Any) -> Resets | None:
-        """The resets of a call as the plan takes them, None for a plan without."""
+        """Return the resets of a call as the plan takes them, None for a plan without."""
         problem = self._problem
         check_given(resets, reset_to)
         if (resets is not None) != problem.has_resets:
@@ -465,7 +465,7 @@ class RNNPlan:
         return Resets.of(self._call, problem, resets, states)
 
     def _lengths(self, lengths: Any) -> AnyArray | None:
-        """The lengths of a call as the plan takes them, None for a plan that has its own."""
+        """Return the lengths of a call as the plan takes them, None for a plan that has its own."""
         problem = self._problem
         if isinstance(lengths, list | tuple):
             raise TypeError(
@@ -486,7 +486,7 @@ class RNNPlan:
         return found
 
     def _out(self, out: Any, parts: tuple[str, str, str]) -> tuple[Any, ...]:
-        """The arrays of ``out``, each of its shape."""
+        """Return the arrays of ``out``, each of its shape."""
         known, arrays = self._known_out.get(parts[0], (None, ()))
         if out is known:  # a tuple cannot have changed
             return arrays

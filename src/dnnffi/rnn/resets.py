@@ -112,7 +112,7 @@ def _flags(call: CallArrays, value: object, shape: tuple[int, ...]) -> AnyArray:
 
 
 def _state(call: CallArrays, name: str, state: Any, shape: tuple[int, ...]) -> AnyArray:
-    """A state that replaces others, with a row for all or for each."""
+    """Return a state that replaces others, with a row for all or for each."""
     array = as_array(name, state)
     one = shape[0], 1, shape[2]
     if tuple(array.shape) not in (one, shape):

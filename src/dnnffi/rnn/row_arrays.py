@@ -47,7 +47,7 @@ def is_on_device(lengths: Any) -> bool:
 
 
 def lengths_on_host(array: AnyArray, steps: int, *, is_strict: bool = False) -> tuple[int, ...]:
-    """A copy of lengths on the host, from 0 to T: others count as the nearest of these.
+    """Return a copy of lengths on the host, from 0 to T: others count as the nearest of these.
 
     With ``is_strict`` they raise ``ValueError``.
     """

@@ -34,7 +34,7 @@ class _Copied(NamedTuple):
 
 
 def staged_bytes(problem: RNNProblem) -> int:
-    """The device memory that staging the inference of a problem takes."""
+    """Return the device memory that staging the inference of a problem takes."""
     read, written = _Copied.of(problem)
     numbers = sum(map(prod, (*read.values(), *written.values())))
     return numbers * ITEM_SIZES[problem.spec.dtype]

@@ -59,11 +59,11 @@ class Step(NamedTuple):
         return cls(x[None, None] if is_row else x[None], states, is_row)
 
     def output(self, y: Any) -> Any:
-        """The step's y [B, O], or [O], from [1, B, O]."""
+        """Return the step's y [B, O], or [O], from [1, B, O]."""
         return y[0, 0] if self.is_row else y[0]
 
     def state(self, after: Any) -> Any:
-        """A state after the step as those before it: [L, B, H], or [L, H]."""
+        """Return a state after the step as those before it: [L, B, H], or [L, H]."""
         return after[:, 0] if self.is_row else after
 
 

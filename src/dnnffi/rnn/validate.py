@@ -65,7 +65,7 @@ def check_backward(
 
 
 def _with_lengths(call: Any, problem: RNNProblem) -> RNNProblem:
-    """The problem with the lengths of a call on the device; ``ValueError`` for one out of range."""
+    """Return the problem with the lengths of a call on the device, after checking them."""
     if call.lengths is None:
         return problem
     lengths = lengths_on_host(call.lengths, problem.steps, is_strict=True)
@@ -73,7 +73,7 @@ def _with_lengths(call: Any, problem: RNNProblem) -> RNNProblem:
 
 
 def _on_host(resets: Resets | None) -> Resets | None:
-    """The same for a reference on any arrays, and on those that rounding errors were added to."""
+    """Return the same for a reference on any arrays, and with rounding errors added."""
     if resets is None:
         return None
     return Resets._make(None if array is None else to_host(array) for array in resets)

@@ -95,7 +95,7 @@ def has_symbol(lib: Any, name: str) -> bool:
 
 
 def environment(variable: str) -> Location:
-    """The file that an environment variable names; decisive when it is set."""
+    """Return the location that an environment variable names; decisive when it is set."""
 
     def candidates() -> Iterator[str]:
         value = os.environ.get(variable)
@@ -106,7 +106,7 @@ def environment(variable: str) -> Location:
 
 
 def already_loaded(pattern: str) -> Location:
-    """A library that this process has already mapped, by a regular expression on its file name."""
+    """Return the location of a library that this process has mapped, by its file name."""
 
     def candidates() -> Iterator[str]:
         yield from mapped_libraries(pattern)
@@ -115,7 +115,7 @@ def already_loaded(pattern: str) -> Location:
 
 
 def pathfinder(name: str) -> Location:
-    """The libraries of NVIDIA's wheels, and what else cuda-pathfinder knows.
+    """Return the location of NVIDIA's wheels, and of all else that cuda-pathfinder knows.
 
     On Windows cuda-pathfinder searches for DLLs, such as ``cudnn64_9.dll``, and finds those that
     the process has already loaded.
@@ -140,7 +140,7 @@ def pathfinder(name: str) -> Location:
 
 
 def wheel(package: str, *names: str) -> Location:
-    """The files ``names`` in the folder ``lib`` of an installed package, without importing it.
+    """Return the location of files ``names`` in the folder ``lib`` of an installed package.
 
     cuda-pathfinder searches for one file name of each library. This location has the names of older
     versions.
@@ -159,7 +159,7 @@ def wheel(package: str, *names: str) -> Location:
 
 
 def system(*names: str, dlls: tuple[str, ...] = ()) -> Location:
-    """The system's dynamic loader: its cache, LD_LIBRARY_PATH.
+    """Return the location of the system's dynamic loader: its cache, LD_LIBRARY_PATH.
 
     It is asked for ``names``, on Windows for ``dlls``. No vendor has libraries for macOS.
     """

@@ -48,7 +48,7 @@ def check_range(name: str, value: Any, least: int, most: int = INT32_MAX) -> int
 
 
 def shown(number: int) -> str:
-    """An integer as a message shows it: Python writes none of more than 4,300 digits."""
+    """Return an integer as a message shows it: Python writes none of more than 4,300 digits."""
     bits = number.bit_length()
     return str(number) if bits <= 128 else f"an integer of {bits} bits"
 
@@ -88,7 +88,7 @@ def clipped(text: str) -> str:
 
 
 def listed(values: Iterable[object], separator: str = ", ") -> str:
-    """The first ``values`` as an error message lists them, and how many more there are."""
+    """Return the first ``values`` as an error message lists them, and how many more there are."""
     items = list(values)
     parts = [
         clipped(item if isinstance(item, str) else brief(item)) for item in items[:MAX_LISTED_ITEMS]
@@ -171,7 +171,7 @@ def check_number(name: str, value: object) -> float:
 
 
 def as_float(name: str, value: Real) -> float:
-    """A number as a float; ``ValueError`` naming the argument for one that no float comes near."""
+    """Return a number as a float. Raises ``ValueError`` where no float comes near."""
     try:
         return float(value)
     except OverflowError:
@@ -179,7 +179,7 @@ def as_float(name: str, value: Real) -> float:
 
 
 def check_dtype(value: object) -> DType:
-    """The name of a dtype that specs know; ``value`` is a name, or any library's dtype.
+    """Return the name of a dtype that specs know; ``value`` is a name, or any library's dtype.
 
     Dtypes of NumPy and ml_dtypes have a ``name``, their scalar types and those of JAX a
     ``__name__``; those of PyTorch are written "torch.float32".
@@ -249,12 +249,12 @@ def _cached(
 
 
 def option_of_choices(options: dict[str, object], key: str, choices: tuple[str, ...]) -> str:
-    """The value of ``key``, one of ``choices``; the first is the default."""
+    """Return the value of ``key``, one of ``choices``; the first is the default."""
     return check_choice(f"options[{key!r}]", options.get(key, choices[0]), choices)
 
 
 def option_flag(options: dict[str, object], key: str) -> bool:
-    """The value of ``key``, True or False; False is the default."""
+    """Return the value of ``key``, True or False; False is the default."""
     value = options.get(key, False)
     if not isinstance(value, bool):
         raise TypeError(f"options[{key!r}] must be True or False; got {brief(value)}")

@@ -291,7 +291,7 @@ class ConvSpec:
         return (batch, self.out_channels, *self.output_sizes(sizes))
 
     def output_sizes(self, sizes: Sequence[int], name: str = "x") -> tuple[int, ...]:
-        """The spatial sizes of ``y`` from those of ``x``, the argument called ``name``.
+        """Return the spatial sizes of ``y`` from those of ``x``, the argument called ``name``.
 
         Raises ``ValueError`` where the padded input is smaller than the kernel's span, or the
         padding of a transposed convolution leaves nothing.
@@ -325,7 +325,7 @@ class ConvSpec:
         return tuple(outputs)
 
     def input_sizes(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The smallest spatial sizes of ``x`` from which ``y`` gets these.
+        """Return the smallest spatial sizes of ``x`` from which ``y`` gets these.
 
         With a stride of s, x of up to s - 1 more gives the same; of a transposed convolution there
         is one size only. Raises ``ValueError`` where no input gives such an output.
@@ -418,7 +418,7 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
 
 @lru_cache(maxsize=1024)  # asked in every call
 def _sides(padding: Sides | Literal["same"]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The padding before and after each dimension."""
+    """Return the padding before and after each dimension."""
     if isinstance(padding, str):
         raise ValueError(
             f"padding={padding!r} with a stride depends on the size of x: use the specification "
@@ -429,7 +429,7 @@ def _sides(padding: Sides | Literal["same"]) -> tuple[tuple[int, ...], tuple[int
 
 
 def _halves(totals: Sequence[int]) -> Sides:
-    """Padding of these totals, divided as equally as possible, the larger part after."""
+    """Return padding of these totals, divided as equally as possible, the larger part after."""
     return tuple(
         total // 2 if total % 2 == 0 else (total // 2, total - total // 2) for total in totals
     )

@@ -87,7 +87,7 @@ class ConvProblem(NamedTuple):
         bias: bool = False,
         options: ConvOptions | ConvOptionsDict | None = DEFAULTS,
     ) -> Self:
-        """A problem on ``x`` of that shape [N, C, ...]; errors name the argument at fault."""
+        """Return a problem on ``x`` of a shape [N, C, ...]; errors name the argument at fault."""
         if not isinstance(spec, ConvSpec):
             raise TypeError(f"spec must be a ConvSpec; got {type(spec).__name__}")
         residual, bias = check_flag("residual", residual), check_flag("bias", bias)
@@ -181,7 +181,7 @@ class ConvProblem(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """The problem in words, for error messages."""
+        """Return the problem in words, for error messages."""
         factors = {"residual": f"{self.alpha} * "}
         more = "".join(f" + {factors.get(part, '')}{part}" for part in self.epilogue)
         return f"{self.operation}{more} of {self.spec}, x {list(self.x_shape)} {self.layout}"

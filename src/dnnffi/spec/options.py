@@ -75,7 +75,7 @@ EMBEDDING = tuple(EmbeddingDict.__annotations__)
 
 
 def check_algorithm(backend: str, vendor: str, version: str, options: RNNOptions) -> str:
-    """The algorithm asked for, if ``backend`` has it; `UnsupportedError` naming who does."""
+    """Return the algorithm asked for, if ``backend`` has it; `UnsupportedError` naming who does."""
     algorithm, own = options.algorithm, VENDOR_ALGORITHMS[backend]
     if algorithm != "auto" and algorithm not in own:
         (owner,) = (name for name, names in VENDOR_ALGORITHMS.items() if algorithm in names)

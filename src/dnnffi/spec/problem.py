@@ -68,7 +68,7 @@ class RNNProblem(NamedTuple):
         dropout: float = 0.0,
         options: RNNOptions | RNNOptionsDict | None = DEFAULTS,
     ) -> Self:
-        """A problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none.
+        """Return a problem on [T, B, I] or [B, T, I], with ``lengths`` in any order or none.
 
         ``steps`` is T, ``batch`` B.
         """
@@ -111,7 +111,7 @@ class RNNProblem(NamedTuple):
         dropout: float = 0.0,
         options: RNNOptions | RNNOptionsDict | None = DEFAULTS,
     ) -> Self:
-        """A problem on packed sequences [sum(batch_sizes), I]; ``total`` is x's first dimension."""
+        """Return a problem on packed sequences [sum(batch_sizes), I]; ``total`` is x's rows."""
         training, options = _check_rest(spec, training, options)
         sizes = check_batch_sizes(batch_sizes, total)
         lengths = batch_sizes_to_lengths(sizes)
@@ -120,7 +120,7 @@ class RNNProblem(NamedTuple):
         return made._of_possible_sizes()
 
     def _of_possible_sizes(self) -> Self:
-        """The problem itself, if its arrays can exist."""
+        """Return the problem itself, if its arrays can exist."""
         spec = self.spec
         width = spec.num_directions * (spec.hidden_size + spec.proj_size) + spec.input_size
         if self.steps * self.batch * spec.num_layers * width < _SMALL_ELEMENTS:
@@ -175,7 +175,7 @@ class RNNProblem(NamedTuple):
         return (self.steps, self.batch)
 
     def __str__(self) -> str:
-        """The problem in words, for error messages."""
+        """Return the problem in words, for error messages."""
         lengths = "" if self.lengths is None else f", lengths {_brief(self.lengths)}"
         if self.has_device_lengths:
             lengths = ", lengths on the device"

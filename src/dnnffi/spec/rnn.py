@@ -207,7 +207,7 @@ class RNNSpec(_Keyed):
         return (self.num_layers * self.num_directions, batch, self.hidden_size)
 
     def parameter_shapes(self) -> list[ParameterShape]:
-        """The weight arrays in PyTorch's order with their shapes."""
+        """Return the weight arrays in PyTorch's order with their shapes."""
         rows = self.num_gates * self.hidden_size
         shapes = []
         for layer in range(self.num_layers):

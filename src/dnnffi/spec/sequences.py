@@ -130,7 +130,7 @@ def lengths_to_batch_sizes(lengths: Integers) -> tuple[int, ...]:
 
 
 def batch_sizes_to_lengths(batch_sizes: Integers) -> tuple[int, ...]:
-    """The length of each row, descending: the inverse of `lengths_to_batch_sizes`."""
+    """Return the length of each row, descending: the inverse of `lengths_to_batch_sizes`."""
     checked = check_batch_sizes(batch_sizes)
     lengths: list[int] = []
     for step in range(len(checked), 0, -1):

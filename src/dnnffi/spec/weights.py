@@ -92,7 +92,7 @@ class WeightLayout:
         return found
 
     def find_blocks(self) -> tuple[Block, ...] | None:
-        """The same, but None where the arrays cannot be views of the buffer.
+        """Return the same, but None where the arrays cannot be views of the buffer.
 
         Examples
         --------
@@ -105,7 +105,7 @@ class WeightLayout:
         return None if isinstance(found, str) else found
 
     def moves_to(self, other: WeightLayout) -> tuple[Move, ...]:
-        """The fewest copies that bring a buffer of this layout into the ``other`` of its spec.
+        """Return the fewest copies from a buffer of this layout to the ``other`` of its spec.
 
         Examples
         --------
@@ -220,7 +220,7 @@ _Entry = tuple[int, int, str, str | None, tuple[int, ...]]
 def _gates(
     spec: RNNSpec, layer: int, direction: int, name: str, order: tuple[str, ...] = ()
 ) -> Iterator[_Entry]:
-    """The parts of one weight array, gate by gate: in PyTorch's order, or in the one given."""
+    """Yield the parts of a weight array by gate: in PyTorch's order, or in the one given."""
     if name == "w_hr":
         yield layer, direction, name, None, (spec.proj_size, spec.hidden_size)
         return

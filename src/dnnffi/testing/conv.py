@@ -90,7 +90,7 @@ def conv_specs(
 def _paddings(
     draw: st.DrawFn, rank: int, most: int, asymmetric: bool | None
 ) -> tuple[int | tuple[int, int], ...]:
-    """Padding of each dimension, an integer or a pair."""
+    """Return padding of each dimension, an integer or a pair."""
     side = st.integers(0, most)
     if not draw(either(asymmetric)):
         return tuple(draw(side) for _ in range(rank))
@@ -165,7 +165,7 @@ def conv_problems(
 
 
 def _smallest(spec: ConvSpec) -> tuple[int, ...]:
-    """The smallest spatial sizes of x that give an output."""
+    """Return the smallest spatial sizes of x that give an output."""
     sides = zip(spec.padding_before, spec.padding_after, strict=True)
     paddings = [before + after for before, after in sides]
     if not spec.transposed:

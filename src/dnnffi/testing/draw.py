@@ -45,5 +45,5 @@ def check_strategy(argument: str, value: object, drawn: type, just: str) -> None
 
 
 def either(fixed: bool | None) -> st.SearchStrategy[bool]:
-    """``fixed``, or where it is None a bool."""
+    """Return ``fixed``, or where it is None a bool."""
     return st.booleans() if fixed is None else st.just(fixed)

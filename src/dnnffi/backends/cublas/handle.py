@@ -32,7 +32,7 @@ class Handle(Resource):
 
 
 def handle_of(library: Library, device: int) -> Handle:
-    """The handle for ``device``, which must be current.
+    """Return the handle for ``device``, which must be current.
 
     Raises `DnnffiError` in a forked process whose parent had one.
     """

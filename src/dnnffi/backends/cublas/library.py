@@ -71,7 +71,7 @@ class Library(VendorLibrary):
         return raw.decode(errors="replace")
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
-        """The exception for ``status`` (not success) of ``function``.
+        """Return the exception for ``status`` (not success) of ``function``.
 
         `CublasError` with the status's name and description; `UnsupportedError` where the status
         says that the library cannot do this.
@@ -84,7 +84,7 @@ class Library(VendorLibrary):
 
 
 def cuda_majors() -> list[int]:
-    """The major versions of CUDA that this process may compute with; empty if unknown.
+    """Return the major versions of CUDA that this process may compute with; empty if unknown.
 
     CuPy knows its own. Without it they are those of the CUDA libraries that are loaded.
     """
@@ -95,7 +95,7 @@ def cuda_majors() -> list[int]:
 
 
 def _major(path: str) -> int:
-    """The major version in a file name: 13 for ``libcublasLt.so.13`` and ``cublasLt64_13.dll``."""
+    """Return the version in a file name: 13 for ``libcublasLt.so.13``, ``cublasLt64_13.dll``."""
     found = re.search(r"(?:\.so\.|64_)(\d+)(?:\.\d+)*(?:\.dll)?$", path)
     return int(found[1]) if found else 0
 
@@ -115,7 +115,7 @@ def _of_cuda(location: loader.Location) -> loader.Location:
 
 
 def load() -> Library:
-    """The libcublasLt of this process, opened on the first call.
+    """Return the libcublasLt of this process, opened on the first call.
 
     Searched in this order: the file that ``DNNFFI_CUBLASLT_LIBRARY`` names, a library already
     loaded in the process, as CuPy's and cuDNN's is, cuda-pathfinder, the system's loader; of the

@@ -60,7 +60,7 @@ class Matrix(NamedTuple):
     transposed: bool = False
 
     def with_rows(self, rows: int | None) -> Matrix:
-        """The same with ``rows`` rows, if each call brings them."""
+        """Return the same with ``rows`` rows, if each call brings them."""
         return self._replace(rows=rows) if self.rows is None else self
 
     @property
@@ -70,7 +70,7 @@ class Matrix(NamedTuple):
         return size[::-1] if self.transposed else size
 
     def checked(self, name: str) -> Matrix:
-        """The same with all numbers set; ``ValueError`` or ``TypeError`` naming what is wrong."""
+        """Return the same with all numbers set. Raises ``ValueError`` or ``TypeError``."""
         rows = check_range(f"{name}.rows", self.rows, 1)
         columns = check_range(f"{name}.columns", self.columns, 1)
         leading = columns if self.leading is None else self.leading

@@ -12,7 +12,7 @@ from dnnffi.spec.problem import PACKED, RNNProblem
 
 
 def rule(problem: RNNProblem, architecture: Architecture) -> str:
-    """The algorithm for ``problem``: "standard" or "persist_static"."""
+    """Return the algorithm for ``problem``: "standard" or "persist_static"."""
     spec = problem.spec
     if (
         spec.dtype == "float16"

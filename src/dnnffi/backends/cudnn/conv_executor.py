@@ -151,7 +151,7 @@ class OwnGather(gather.DepthwiseGather):
 
 
 def own_choices(problem: ConvProblem) -> list[EngineChoice]:
-    """The kernels of dnnffi's for a problem, what is likely best first."""
+    """Return the kernels of dnnffi's for a problem, what is likely best first."""
     if weights.has_kernel(problem):
         return [OwnWeights.choice]
     if not gather.has_kernel(problem):
@@ -413,7 +413,7 @@ class ConvExecutors:
         return self._by_graph(graph, made)
 
     def nothing(self) -> UnsupportedError:
-        """The error where no executor is left."""
+        """Return the error where no executor is left."""
         options = self.problem.options
         limit = f"has no engine for {self.problem}, with {options}"
         shown = "; ".join(map(str, self.refused[:_MOST_SHOWN]))
@@ -438,7 +438,7 @@ class ConvExecutors:
 
 
 def geometry_of(problem: ConvProblem) -> Geometry:
-    """The ordinary convolution of a problem with symmetric padding, its arrays without gaps."""
+    """Return the convolution of a problem with symmetric padding and arrays without gaps."""
     spec = problem.spec
     last = problem.channels_last
     large, small = problem.x_shape, problem.y_shape

@@ -135,7 +135,7 @@ class CudnnConvPlan(ConvProblemPlan):
     # Executors
 
     def _of_thread(self) -> _OfThread:
-        """The calling thread's executors, made when they are first asked for."""
+        """Return the calling thread's executors, made when they are first asked for."""
         if self.closed:
             raise ValueError("this plan is closed")
         known: _OfThread | None = getattr(self._local, "executors", None)
@@ -244,7 +244,7 @@ class CudnnConvPlan(ConvProblemPlan):
         return copy
 
     def new_result(self) -> Array:
-        """A new array for the result."""
+        """Return a new array for the result."""
         return self._empty_strided(
             self.result_shape, self._dtype, self.result_strides, self._result_bytes
         )

@@ -125,7 +125,7 @@ class ConvTrial:
         return fill((n, *spatial, c))
 
     def workspace(self, size: int) -> AnyArray | None:
-        """A buffer of ``size`` bytes; None for none."""
+        """Return a buffer of ``size`` bytes; None for none."""
         return self.memory.empty((size,), self.memory.dtype("uint8")) if size else None
 
     def call(self, executor: EngineExecutor, workspace: AnyArray | None) -> OnStream:

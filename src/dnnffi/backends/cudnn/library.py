@@ -39,7 +39,7 @@ class Library(VendorLibrary):
         return version_tuple(self.lib.cudnnGetVersion())
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
-        """The exception for ``status`` (not success) of ``function``.
+        """Return the exception for ``status`` (not success) of ``function``.
 
         `CudnnError` with the status's name and the library's own message; `UnsupportedError`
         where the status says that the library cannot do this.
@@ -62,7 +62,7 @@ def version_tuple(number: int) -> tuple[int, int, int]:
 
 
 def load() -> Library:
-    """The libcudnn of this process, opened on the first call.
+    """Return the libcudnn of this process, opened on the first call.
 
     Searched in this order: the file that ``DNNFFI_CUDNN_LIBRARY`` names, a library already loaded
     in the process (so that CuPy, JAX and PyTorch share one), cuda-pathfinder, NVIDIA's wheel of
@@ -72,7 +72,7 @@ def load() -> Library:
 
 
 def loaded() -> Library | None:
-    """The libcudnn that `load` has returned, or None while there is none."""
+    """Return the libcudnn that `load` has returned, or None while there is none."""
     return _process.current
 
 

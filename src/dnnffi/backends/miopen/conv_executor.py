@@ -144,7 +144,7 @@ class MiopenConvExecutor:
         self._swaps = exchanged or canonical.direction == FORWARD_CALLS
 
     def _fused(self, launch: Launch) -> FusionPlan | None:
-        """A compiled fusion plan, if the problem is one that MIOpen fuses and it has a kernel."""
+        """Return a compiled fusion plan, if MIOpen has a kernel that fuses the problem."""
         problem, canonical = self.problem, self.canonical
         if not (problem.bias or problem.activation) or limit_of(FUSION, problem):
             return None
@@ -169,7 +169,7 @@ class MiopenConvExecutor:
     # Solutions
 
     def _call(self, name: str, launch: Launch, *arguments: Any) -> None:
-        """A function of the direction, whose name is ``miopenConvolution...`` with ``name``."""
+        """Call a function of the direction: ``miopenConvolution...`` with ``name``."""
         function = f"miopenConvolution{self.canonical.direction.name}{name}"
         self.library.call(function, launch.handle, *arguments, problem=self.problem)
 

@@ -126,7 +126,7 @@ class MiopenConvPlan(ConvProblemPlan):
         self._searched = self._is_measured = True
 
     def _allocate(self, size: int) -> tuple[int, object]:
-        """The address of a new workspace, and what keeps it."""
+        """Return the address of a new workspace, and what keeps it."""
         if not size:
             return 0, None
         buffer = self.memory.empty((size,), self._bytes)
@@ -179,7 +179,7 @@ class MiopenConvPlan(ConvProblemPlan):
         return in_layout(array, channels_last=self._last and array.ndim > 1)
 
     def _new_result(self) -> AnyArray:
-        """A new array for the result, without gaps."""
+        """Return a new array for the result, without gaps."""
         n, c, *sizes = self.problem.result_shape
         shape = (n, *sizes, c) if self._last else (n, c, *sizes)
         made: AnyArray = self.memory.empty(shape, self._dtype)

@@ -57,7 +57,7 @@ class Generator(dropout.Generator):
 
 
 def mixed(seed: int, use: int) -> int:
-    """A seed for one use: splitmix64, so that seeds and uses near each other share nothing."""
+    """Return a seed for one use, by splitmix64: near seeds and uses share nothing."""
     value = (seed + (use + 1) * 0x9E3779B97F4A7C15) & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK

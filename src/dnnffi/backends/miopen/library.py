@@ -48,7 +48,7 @@ class Library(VendorLibrary):
         return major, minor, patch
 
     def error(self, status: int, function: str, problem: object = "") -> Exception:
-        """The exception for ``status`` (not success) of ``function``.
+        """Return the exception for ``status`` (not success) of ``function``.
 
         `MiopenError` with the status's name and, where that says little, what it means;
         `UnsupportedError` where the status says that the library cannot do this.
@@ -62,7 +62,7 @@ class Library(VendorLibrary):
 
 
 def load() -> Library:
-    """The libMIOpen of this process, opened on the first call.
+    """Return the libMIOpen of this process, opened on the first call.
 
     Searched in this order: the file that ``DNNFFI_MIOPEN_LIBRARY`` names, a library already loaded
     in the process (so that CuPy and PyTorch share one), the folder ``lib`` of ``ROCM_PATH``, the
@@ -72,7 +72,7 @@ def load() -> Library:
 
 
 def loaded() -> Library | None:
-    """The libMIOpen that `load` has returned, or None while there is none."""
+    """Return the libMIOpen that `load` has returned, or None while there is none."""
     return _process.current
 
 

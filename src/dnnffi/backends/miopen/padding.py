@@ -25,7 +25,7 @@ class Rectangle(NamedTuple):
 
 
 def rectangles(lengths: Sequence[int], steps: int) -> list[Rectangle]:
-    """The padding of a batch as few rectangles as cover it: never more than rows.
+    """Return the padding of a batch as few rectangles as cover it: never more than rows.
 
     All rows from ``first`` to ``last`` have ended at ``start``, so that each rectangle but the
     widest ones lies on what a wider one leaves over.

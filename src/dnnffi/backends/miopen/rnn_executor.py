@@ -116,7 +116,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
         self._calls.forward(launch.handle, at)
 
     def _zero_state(self, launch: Launch, workspace: int) -> int:
-        """The address of a state of zeros in the workspace."""
+        """Return the address of a state of zeros in the workspace."""
         address = workspace + self._zeros
         arguments = launch.handle, self._state, address, _ZERO
         self.library.call("miopenSetTensor", *arguments, problem=self.problem)

@@ -44,7 +44,7 @@ class StatesInOrder(ABC):
 
     @abstractmethod
     def _launch(self, stream: Stream) -> Launch:
-        """A launch on a stream of the device."""
+        """Return a launch on a stream of the device."""
 
     def in_order(self, launch: Launch, call: Callable[[], object]) -> None:
         """Run ``call``, which enqueues one use of the states on the stream of ``launch``."""
@@ -69,7 +69,7 @@ class StatesInOrder(ABC):
             self.in_order(self._launch(self._memory.current_stream()), call)
 
     def save(self) -> np.ndarray[Any, Any]:
-        """The states as bytes on the host. Waits for the current stream."""
+        """Return the states as bytes on the host. Waits for the current stream."""
         saved = []
         self._on_current_stream(lambda: saved.append(np.array(to_host(self._states))))
         return saved[0]
@@ -106,7 +106,7 @@ class Generator(StatesInOrder):
         """Seed the states."""
 
     def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
-        """The dropout descriptor for a probability, on these states. Owned by the generator."""
+        """Return the descriptor for a probability, on these states. The generator owns it."""
         return self._descriptors.get(
             dropout,
             lambda: self._descriptor(

@@ -7,17 +7,17 @@ from typing import Any
 
 
 def constants(ffi: Any, type_name: str) -> dict[str, int]:
-    """The enumerators of a C type by name."""
+    """Return the enumerators of a C type by name."""
     return {name: value for value, name in ffi.typeof(type_name).elements.items()}
 
 
 def named(ffi: Any, **names: str) -> dict[str, int]:
-    """Enumerators by the names that dnnffi gives them."""
+    """Return enumerators by the names that dnnffi gives them."""
     return {name: ffi.integer_const(enumerator) for name, enumerator in names.items()}
 
 
 def name_of(names: Mapping[str, int], value: int) -> str:
-    """The name of an enumerator's value, or the number in words if it has none here."""
+    """Return the name of an enumerator's value, or the number in words if it has none here."""
     for name, known in names.items():
         if known == value:
             return name

@@ -41,7 +41,7 @@ class Handle(Resource):
 
 
 def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
-    """A launch on ``stream`` by the thread's handle for ``device``, which must be current."""
+    """Return a launch on ``stream`` by the thread's handle for ``device``, the current one."""
     try:
         handle: Handle = library.local.handles[device]
     except (AttributeError, KeyError):
@@ -54,7 +54,7 @@ def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
 
 
 def current_launch(library: VendorLibrary) -> Launch:
-    """A launch on the current device and stream, for callers that begin there."""
+    """Return a launch on the current device and stream, for callers that begin there."""
     memory = library.memory
     return launch_on(library, memory.current_device(), memory.current_stream())
 

@@ -55,14 +55,14 @@ class VendorLibrary(ABC):
 
     @abstractmethod
     def error(self, status: int, function: str, problem: object = "") -> Exception:
-        """The exception for ``status`` (not success) of ``function``."""
+        """Return the exception for ``status`` (not success) of ``function``."""
 
     def unsupported(self, limit: str) -> UnsupportedError:
-        """The error for what this library cannot do, in words."""
+        """Return the error for what this library cannot do, in words."""
         return UnsupportedError(self.vendor, self.version_text, limit)
 
     def status_name(self, status: int) -> str:
-        """The name of a status, as the library gives it."""
+        """Return the name of a status, as the library gives it."""
         name = getattr(self.lib, f"{self.prefix}GetErrorString")(status)
         raw: bytes = self.ffi.string(name)
         return raw.decode(errors="replace")
@@ -80,7 +80,7 @@ class VendorLibrary(ABC):
         return self._memory
 
     def without_cupy(self) -> Self:
-        """The same library on the arrays of `dnnffi.device.external`, with handles of its own.
+        """Return the library on the arrays of `dnnffi.device.external`, with handles of its own.
 
         It is a separate library object: calls on CuPy's arrays do not know about it.
         """
@@ -101,7 +101,7 @@ class VendorLibrary(ABC):
         return has_symbol(self.lib, name)
 
     def function(self, name: str) -> Any:
-        """The function ``name``; `UnsupportedError` naming the version it came with if absent."""
+        """Return the function ``name``. Raises `UnsupportedError` that names its first version."""
         if not self.has(name):
             since = self.since.get(name)
             came = f"; it came with {self.vendor} {since[0]}.{since[1]}" if since else ""
@@ -142,7 +142,7 @@ class LibraryOfProcess(Generic[L]):
         self.current: L | None = None
 
     def load(self) -> L:
-        """The library. Raises `LibraryNotFoundError`, or `UnsupportedError` where it is too old."""
+        """Return the library. Raises `LibraryNotFoundError`, or `UnsupportedError` if too old."""
         if self.current is None:
             with import_lock:
                 if self.current is None:

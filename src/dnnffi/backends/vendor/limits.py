@@ -30,7 +30,7 @@ class Limit(NamedTuple, Generic[Asked]):
         return self.mended is None or version is None or version < self.mended
 
     def told(self, asked: Asked) -> str:
-        """The limit in words, for a caller that asked for more."""
+        """Return the limit in words, for a caller that asked for more."""
         words = self.words.format(asked=asked)
         return f"{words}; {self.instead}" if self.instead else words
 
@@ -52,7 +52,7 @@ DEVICE_LENGTHS: Limit[RNNProblem] = Limit(
 
 
 def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
-    """The first limit that is exceeded, in words; empty where none is."""
+    """Return the first limit that is exceeded, in words; empty where none is."""
     return next((one.told(asked) for one in limits if one.exceeded(asked)), "")
 
 

@@ -50,7 +50,7 @@ class VendorRNNExecutor(AddressExecutor, ABC):
 
     @abstractmethod
     def _algorithm(self) -> str:
-        """The algorithm for the problem; `UnsupportedError` for what the vendor does not have."""
+        """Return the algorithm. Raises `UnsupportedError` for what the vendor does not have."""
 
     def _describe(self, launch: Launch) -> None:
         try:
@@ -72,7 +72,7 @@ class VendorRNNExecutor(AddressExecutor, ABC):
         return descriptor
 
     def _check_weight_bytes(self, found: int) -> int:
-        """The bytes of weights that the library wants, which must be the predicted ones."""
+        """Return the bytes of weights that the library wants, which must be the predicted ones."""
         spec = self.problem.spec
         predicted = self.weight_size * ITEM_SIZES[spec.dtype]
         if found != predicted:

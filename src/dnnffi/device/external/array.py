@@ -125,7 +125,7 @@ class DeviceArray:
         return DeviceArray(self.owner, self.kind, *at, shape, self.dtype, self.flags.writeable)
 
     def __getitem__(self, rows: slice) -> DeviceArray:
-        """Some rows, without a copy."""
+        """Return some rows, without a copy."""
         start, stop, step = rows.indices(self.shape[0])
         if step != 1:
             raise ValueError(f"a DeviceArray is taken in whole rows; got {rows}")
@@ -170,13 +170,13 @@ class DeviceArray:
         self._runtime().clear(self.data.ptr, self.nbytes, current_stream())
 
     def copy(self) -> DeviceArray:
-        """The same in new memory, of the allocator that is in use."""
+        """Return the same in new memory, of the allocator that is in use."""
         new = allocated(self.shape, self.dtype, self.kind)
         new[...] = self
         return new
 
     def get(self) -> np.ndarray[Any, Any]:
-        """A copy on the host, with the same strides. Waits for the stream."""
+        """Return a copy on the host, with the same strides. Waits for the stream."""
         if not self.size:
             return np.empty(self.shape, self.dtype)
         steps = zip(self.shape, self.strides, strict=True)
@@ -286,7 +286,7 @@ def allocated(
     kind: str | None,
     strides: tuple[int, ...] | None = None,
 ) -> DeviceArray:
-    """A new array of the allocator in use, whose every property is checked if it is a user's.
+    """Return a new array of the allocator in use. That of a user's allocator is checked.
 
     Contiguous, or with ``strides`` (in bytes), of which the allocator is told in elements.
     """
@@ -488,7 +488,7 @@ def read_interface(
 
 
 def _from_interface(name: str, value: Any, kind: str | None, strided: bool) -> DeviceArray:
-    """An array by version 0 to 3 of ``__cuda_array_interface__``, with all entries looked at."""
+    """Return an array by version 0 to 3 of ``__cuda_array_interface__``, after its checks."""
     interface = value.__cuda_array_interface__
     address, shape, strides, dtype, is_read_only = read_interface(
         name, interface, "__cuda_array_interface__", strided
@@ -557,7 +557,7 @@ def check_memory(
 
 
 def array_over(arrays: Any, start: int, size: int) -> DeviceArray:
-    """A flat array from address ``start`` over the memory of ``arrays``, which it keeps alive."""
+    """Return a flat array from ``start`` over the memory of ``arrays``, kept alive by it."""
     first = arrays[0]
     owner = tuple(array.owner for array in arrays)
     at = first.data.device_id, start

@@ -111,7 +111,7 @@ def bfloat16_array(name: str, value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def owner_of(array: Any) -> Any:
-    """The user's object whose memory a NumPy array of `host_array` shows; else None."""
+    """Return the user's object whose memory a NumPy array of `host_array` shows; else None."""
     base = array
     while isinstance(base, np.ndarray):
         base = base.base

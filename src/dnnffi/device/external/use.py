@@ -81,10 +81,10 @@ def allocating_with(allocator: TrustedAllocator) -> AbstractContextManager[None]
 
 
 def current_stream() -> int:
-    """The address of the stream in use."""
+    """Return the address of the stream in use."""
     return thread.use[1]
 
 
 def current_allocator() -> Allocator | TrustedAllocator | None:
-    """The allocator in use."""
+    """Return the allocator in use."""
     return thread.use[0]

@@ -13,7 +13,7 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
 
 
 def compute(problem: ConvProblem, *operands: Any) -> Any:
-    """The result of an operation, of the operands that the problem has."""
+    """Return the result of an operation, of the operands that the problem has."""
     if problem.operation == FORWARD:
         return _forward(problem, *operands)
     dy, other = operands

@@ -57,14 +57,14 @@ class Call(NamedTuple):
     workspace: int
 
     def text(self) -> str:
-        """The call as text; the same call gives the same text."""
+        """Return the call as text; the same call gives the same text."""
         spec, options = self.problem.spec, self.problem.options
         fields = self.problem._asdict() | {"spec": asdict(spec), "options": options._asdict()}
         return json.dumps(self._asdict() | {"problem": fields}, separators=(",", ":"))
 
     @classmethod
     def of_text(cls, text: bytes) -> Call:
-        """The call that `text` wrote; ``ValueError``, ``TypeError`` for what it does not write."""
+        """Return the call that `text` wrote. Raises ``ValueError`` or ``TypeError`` for others."""
         value = calls.read(text, _FIELDS)
         fields = calls.checked_fields("problem", value["problem"], _PROBLEM_FIELDS)
         spec = ConvSpec(**fields["spec"])
@@ -89,7 +89,7 @@ class Call(NamedTuple):
         )
 
     def buffers(self, kind: str) -> Buffers:
-        """The operands and results of a handler of ``kind``; ``ValueError`` if it has others."""
+        """Return the operands and results of a handler of ``kind``. Raises ``ValueError``."""
         problem = self.problem
         if not problem.batch:
             raise ValueError("batch must be 1 or more: no handler is called for an empty batch")
@@ -105,13 +105,13 @@ class Call(NamedTuple):
 
 
 def argument_names(problem: ConvProblem) -> tuple[str, ...]:
-    """The names of the arrays that a problem reads, in order."""
+    """Return the names of the arrays that a problem reads, in order."""
     pairs = zip(ARGUMENTS[problem.operation], problem.present, strict=True)
     return tuple(name for name, present in pairs if present)
 
 
 def in_memory(shape: tuple[int, ...], problem: ConvProblem) -> tuple[int, ...]:
-    """The shape of the array of JAX that has what the problem calls [N, C, ...]."""
+    """Return the shape of the array of JAX that has what the problem calls [N, C, ...]."""
     if len(shape) == 1 or problem.layout == CHANNELS_FIRST:
         return shape
     return (shape[0], *shape[2:], shape[1])

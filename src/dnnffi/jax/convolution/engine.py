@@ -26,13 +26,13 @@ class Engine(Lender, Protocol):
     """Makes executors of convolutions, and keeps them."""
 
     def decide(self, problem: ConvProblem) -> str:
-        """The plan for a problem, by name. Raises `DnnffiError` where it cannot be run."""
+        """Return the plan for a problem, by name. Raises `DnnffiError` where it cannot be run."""
 
     def workspace_bytes(self, problem: ConvProblem, choice: str) -> int:
         """Return the size in bytes of a plan's workspace on the current device."""
 
     def executor(self, problem: ConvProblem, choice: str, launch: Launch) -> ConvExecutor:
-        """The executor of a plan, for calls with the handle of ``launch``."""
+        """Return the executor of a plan, for calls with the handle of ``launch``."""
 
 
 class CudnnEngine(VendorHandles):
@@ -95,7 +95,7 @@ class CudnnEngine(VendorHandles):
 
 
 def _read_choice(text: str) -> EngineChoice:
-    """The choice that `CudnnEngine.decide` wrote; ``ValueError`` for another text."""
+    """Return the choice that `CudnnEngine.decide` wrote; ``ValueError`` for another text."""
     try:
         return EngineChoice.read(json.loads(text))
     except ERRORS as error:

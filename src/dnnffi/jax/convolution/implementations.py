@@ -34,7 +34,7 @@ NAMES = (*WAYS, LAX)
 
 
 def implementation_of(name: object, operands: Iterable[Any]) -> Way | None:
-    """The way that was named, or the one for where ``operands`` are; None for JAX's own."""
+    """Return the way that was named, or the one for where ``operands`` are; None for JAX's own."""
     if name is None:
         return WAYS["cudnn"] if platform_of(operands) == "cuda" else None
     name = check_choice("implementation", name, NAMES, or_none=True)

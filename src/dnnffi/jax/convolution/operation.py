@@ -81,13 +81,13 @@ convolve = Primitive("dnnffi_conv")
 
 
 def run(way: Way, problem: ConvProblem, operands: Arrays, *, or_lax: bool) -> Any:
-    """The result of operands without N."""
+    """Return the result of operands without N."""
     varying = varying_alike([array[None] for array in operands])
     return _bind(Task(way, problem, or_lax), *varying)[0]
 
 
 def _bind(task: Task, *operands: Any) -> Any:
-    """The result, by the way or else by JAX. Raises what the way raises where nothing else may."""
+    """Return the result by the way, or else by JAX; raises the way's error if JAX may not."""
     try:
         task.way.handlers.engine.decide(task.problem)
     except (LibraryNotFoundError, UnsupportedError) as error:
@@ -185,7 +185,7 @@ def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
 
 
 def _map(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any, Any]:
-    """The mapped axis joins the batch where all that is mapped has one, and the result; else N."""
+    """Join the mapped axis with the batch if all mapped arrays have one; else with N."""
     names = [name for name, axis in zip(task.names, axes, strict=True) if axis is not None]
     if any(task.batch_axis(name) < 0 for name in (*names, *task.results)):
         return join_problems(lambda *all: [_bind(task, *all)], arrays, axes)
@@ -198,7 +198,7 @@ def _map(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any
 
 
 def _call(task: Task, *operands: Any) -> list[Any]:
-    """The call of a handler."""
+    """Return the call of a handler."""
     engine, problem = task.way.handlers.engine, task.problem
     count, names = Shared.of(task.names, operands)
     results = _shapes(*map(jax.typeof, operands), task=task)

@@ -70,7 +70,7 @@ class Call(NamedTuple):
     has_one_reset_row: bool = False
 
     def text(self) -> str:
-        """The call as text; the same call gives the same text."""
+        """Return the call as text; the same call gives the same text."""
         problem = self.problem
         return json.dumps(
             {
@@ -96,7 +96,7 @@ class Call(NamedTuple):
 
     @classmethod
     def of_text(cls, text: bytes) -> Call:
-        """The call that `text` wrote; ``ValueError``, ``TypeError`` for what it does not write."""
+        """Return the call that `text` wrote. Raises ``ValueError`` or ``TypeError`` for others."""
         value = calls.read(text, _FIELDS)
         spec = RNNSpec(**value["spec"])
         problem = RNNProblem.dense(
@@ -122,7 +122,7 @@ class Call(NamedTuple):
         )
 
     def buffers(self, kind: str) -> Buffers:
-        """The operands and results of a handler of ``kind``; ``ValueError`` if it has others."""
+        """Return the operands and results of a handler of ``kind``. Raises ``ValueError``."""
         problem = self.problem
         if not problem.has_steps:
             raise ValueError("no row has a step: no handler is called for such a batch")
@@ -138,7 +138,7 @@ class Call(NamedTuple):
         return calls.buffers_of(self, array)
 
     def _arrays(self, kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The operands and results that there must be, with the optional ones that are given."""
+        """Return the required operands and results, and the optional ones that are given."""
         cell, has_resets = self.problem.spec.has_cell, self.problem.has_resets
         names = calls.without_marks(self.operands)
         states = ("h_0", "c_0")[: 1 + cell] if "h_0" in names else ()
@@ -165,7 +165,7 @@ class Call(NamedTuple):
 def array_shape(
     problem: RNNProblem, reserve_row: int, name: str, *, has_one_reset_row: bool = False
 ) -> tuple[int, ...]:
-    """The shape of an array of one problem, by its name in a call.
+    """Return the shape of an array of one problem, by its name in a call.
 
     The gradient of a state of resets has a row for each of the batch, also if the state has one.
     """

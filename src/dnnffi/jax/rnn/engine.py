@@ -30,10 +30,10 @@ class Engine(Lender, Protocol):
     """Makes executors of networks."""
 
     def decide(self, problem: RNNProblem) -> str:
-        """The candidate for a problem. Raises `DnnffiError` where it cannot be run."""
+        """Return the candidate for a problem. Raises `DnnffiError` where it cannot be run."""
 
     def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:
-        """The executor of a candidate on the current device."""
+        """Return the executor of a candidate on the current device."""
 
 
 class VendorEngine(VendorHandles):

@@ -451,7 +451,7 @@ def _unroll(value: object, implementation: object) -> int:
 
 
 def _dropout(keywords: _Keywords, spec: RNNSpec) -> tuple[float, Any]:
-    """The probability, 0 where nothing is dropped, and the key."""
+    """Return the probability, 0 where nothing is dropped, and the key."""
     dropout = check_dropout(keywords.dropout)
     if not dropout:
         return 0.0, None

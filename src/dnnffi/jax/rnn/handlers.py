@@ -59,7 +59,7 @@ class Handlers(base.Handlers):
         return candidate
 
     def sizes(self, problem: RNNProblem, candidate: str, parts: int) -> Sizes:
-        """The sizes of the buffers; the reserve space also fits where the batch is divided.
+        """Return the sizes of the buffers; the reserve space also fits where the batch is divided.
 
         Among up to ``parts`` devices, each with as many rows.
         """

@@ -53,7 +53,7 @@ NAMES = (*WAYS, SCAN)
 def implementation_of(
     name: object, problem: RNNProblem | None, operands: Iterable[Any]
 ) -> Way | None:
-    """The way to run ``problem``, None for the scan.
+    """Return the way to run ``problem``, None for the scan.
 
     ``problem`` is None where only the scan can: where no row has a step.
     """

@@ -249,7 +249,7 @@ def _map_by_position(
 
 
 def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
-    """The call of a handler."""
+    """Return the call of a handler."""
     handlers, problem = task.way.handlers, task.problem
     candidate = task.candidate if problem.training else handlers.decide(problem)
     arrays, aliases = list(operands), {}

@@ -210,12 +210,12 @@ def _direction(
 
 
 def _product(cell: _Cell, a: Any, w: Any) -> Any:
-    """``a`` [..., K] times the transposed ``w`` [N, K], in the wider dtype."""
+    """Return ``a`` [..., K] times the transposed ``w`` [N, K], in the wider dtype."""
     return _matmul(cell, a, w.T)
 
 
 def _matmul(cell: _Cell, a: Any, w: Any) -> Any:
-    """``a`` [..., K] times ``w`` [K, N], in the wider dtype."""
+    """Return ``a`` [..., K] times ``w`` [K, N], in the wider dtype."""
     wide = jnp.dtype("float32") if w.dtype.itemsize == 2 else w.dtype
     return jnp.matmul(a.astype(w.dtype), w, precision=cell.precision, preferred_element_type=wide)
 
@@ -238,7 +238,7 @@ def _with_transposed(w: Any) -> tuple[Any, Any]:
 
 
 def _matmul_of_row(cell: _Cell, a: Any, w: tuple[Any, Any]) -> Any:
-    """``a`` [1, K] times a matrix, given as [N, K] and as [K, N], of which one is read.
+    """Return ``a`` [1, K] times a matrix, given as [N, K] and as [K, N], of which one is read.
 
     XLA multiplies a single row by the rows of [N, K] as fast, and need not transpose it. Several
     rows, as `jax.vmap` makes them, it does not: these are multiplied by [K, N].
@@ -268,7 +268,7 @@ def _recurrence(cell: _Cell, operands: _Operands) -> _Steps:
 def _recurrence_jvp(
     cell: _Cell, primals: tuple[_Operands], tangents: tuple[_Operands]
 ) -> tuple[_Steps, _Steps]:
-    """The derivative of the loop, with all products of tangents of weights at once.
+    """Return the derivative of the loop, with all products of tangents of weights at once.
 
     What they add to the gates of a step is known when all steps are.
     """
@@ -491,7 +491,7 @@ _DERIVATIVES = {
 
 
 def _clipped(cell: _Cell, c: Any) -> tuple[Any, Any]:
-    """The cell state where it is read, and where it is not clipped, None without bounds.
+    """Return the cell state where it is read, and where it is not clipped, None without bounds.
 
     See `dnnffi.reference.cells.clip_cell`.
     """

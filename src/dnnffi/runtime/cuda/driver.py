@@ -176,7 +176,7 @@ class Driver:
         return int(ffi.cast("uintptr_t", function[0]))
 
     def _current_context(self) -> int:
-        """The address of the thread's context; 0 if it has none."""
+        """Return the address of the thread's context; 0 if it has none."""
         context = ffi.new("context_ptr *")
         self.check(self.lib.cuCtxGetCurrent(context), "cuCtxGetCurrent")
         return int(context[0])

@@ -97,7 +97,7 @@ class RNNDescriptor(Descriptor):
         self._dropout = dropout
 
     def read(self) -> RNNInfo:
-        """The parameters (``cudnnGetRNNDescriptor_v8``)."""
+        """Return the parameters (``cudnnGetRNNDescriptor_v8``)."""
         enums = [
             ffi.new(f"{name} *")
             for name in (
@@ -150,7 +150,7 @@ class RNNDescriptor(Descriptor):
         )
 
     def read_clip(self) -> ClipInfo:
-        """The clipping (``cudnnRNNGetClip_v8``)."""
+        """Return the clipping (``cudnnRNNGetClip_v8``)."""
         mode = ffi.new("cudnnRNNClipMode_t *")
         nan = ffi.new("cudnnNanPropagation_t *")
         low, high = ffi.new("double *"), ffi.new("double *")

@@ -40,7 +40,7 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
     _sizer = "cudnnGetTensorSizeInBytes"
 
     def read(self) -> TensorInfo:
-        """Data type, shape and strides (``cudnnGetTensorNdDescriptor``)."""
+        """Return data type, shape and strides (``cudnnGetTensorNdDescriptor``)."""
         dtype = ffi.new("cudnnDataType_t *")
         rank = ffi.new("int *")
         shape, strides = (ffi.new("int[]", MAX_DIMS) for _ in range(2))
@@ -92,7 +92,7 @@ class FilterDescriptor(Descriptor):
         min_rank: int = 0,
         library: Library | None = None,
     ) -> FilterDescriptor:
-        """The descriptor of a NumPy or CuPy array [K, C, ...] without gaps, laid out as ``format``.
+        """Return the descriptor of an array [K, C, ...] without gaps, laid out as ``format``.
 
         "NCHW" is a C-contiguous array; "NHWC" has the strides that ``numpy.moveaxis(a, -1, 1)``
         gives a C-contiguous ``a`` [K, ..., C].
@@ -126,7 +126,7 @@ class FilterDescriptor(Descriptor):
         )
 
     def read(self) -> FilterInfo:
-        """Data type, format and shape (``cudnnGetFilterNdDescriptor``)."""
+        """Return data type, format and shape (``cudnnGetFilterNdDescriptor``)."""
         dtype = ffi.new("cudnnDataType_t *")
         format = ffi.new("cudnnTensorFormat_t *")
         rank = ffi.new("int *")

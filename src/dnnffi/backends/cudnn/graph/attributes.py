@@ -29,7 +29,7 @@ class Elements(NamedTuple):
     known: Mapping[Any, Any] = MappingProxyType({})
 
     def new(self, values: Sequence[Any]) -> Any:
-        """A C array of ``values``."""
+        """Return a C array of ``values``."""
         if self.encode is _same:
             return ffi.new(self.ctype, values)
         return ffi.new(self.ctype, [self.encode(value) for value in values])
@@ -41,7 +41,7 @@ class Elements(NamedTuple):
 
 
 def _enumerators(kind: str, names: Mapping[str, int]) -> Elements:
-    """Enumerators by name. One that has none here, as a newer library may give, is its number."""
+    """Return enumerators by name. A newer library may give others, which are numbers."""
     known = {number: name for name, number in names.items()}
     return Elements(
         types.ELEMENTS[kind],
@@ -111,10 +111,10 @@ class Attribute(NamedTuple):
 def attribute(
     name: str, elements: Elements, *, many: bool = False, readable: bool = True
 ) -> Attribute:
-    """The attribute ``CUDNN_ATTR_<name>``."""
+    """Return the attribute ``CUDNN_ATTR_<name>``."""
     return Attribute(types.ATTRIBUTES[f"CUDNN_ATTR_{name}"], elements, many, readable)
 
 
 def table(**attributes: Attribute) -> Mapping[str, Attribute]:
-    """The attributes of a kind of descriptor by the names that dnnffi uses."""
+    """Return the attributes of a kind of descriptor by the names that dnnffi uses."""
     return MappingProxyType(attributes)

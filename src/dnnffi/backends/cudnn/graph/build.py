@@ -81,7 +81,7 @@ def graph_of(
     relu: bool = False,
     library: Library | None = None,
 ) -> ConvolutionGraph:
-    """The graph of "forward", "backward_data" or "backward_weights".
+    """Return the graph of "forward", "backward_data" or "backward_weights".
 
     It writes ``y = relu(conv(x, w) + alpha * residual + bias)`` with the parts that are asked for,
     or the gradient of ``x`` with the same parts, which are for transposed convolutions, or the
@@ -155,7 +155,7 @@ class _Builder:
         return self._tensor(uid, self._geometry.dtype, layout)
 
     def virtual(self) -> Tensor:
-        """A tensor between two operations, of the shape of the result."""
+        """Return a tensor between two operations, of the shape of the result."""
         self._virtuals += 1
         uid = _FIRST_VIRTUAL + self._virtuals
         self._images[uid] = self._written

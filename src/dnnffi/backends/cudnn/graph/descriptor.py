@@ -116,7 +116,7 @@ class BackendDescriptor(Resource):
         return self.library.error(status, function, _Attempt(type(self).__name__, values))
 
     def read(self, name: str) -> Any:
-        """The value of an attribute, as the library holds it; a tuple where it is a sequence."""
+        """Return the value of an attribute in the library: a tuple if it is a sequence."""
         attribute = self.attributes[name]
         elements = attribute.elements
         count = self._get(name, 0, ffi.NULL) if attribute.many else 1
@@ -126,7 +126,7 @@ class BackendDescriptor(Resource):
         return values if attribute.many else values[0]
 
     def _read_descriptors(self, name: str, cls: type[D], room: int) -> list[D]:
-        """The descriptors that an attribute points to, ``room`` at most: the library fills them."""
+        """Return the descriptors of an attribute, ``room`` at most: the library fills them."""
         made = [cls._empty(self.library, self) for _ in range(room)]
         count = self._get(name, room, self.attributes[name].elements.new(made))
         return made[:count]

@@ -129,11 +129,11 @@ class EngineConfig(BackendDescriptor):
         super().__init__(library, {"engine": engine, "knobs": tuple(choices) or None})
 
     def engine(self) -> Engine:
-        """The engine."""
+        """Return the engine."""
         return self._read_descriptors("engine", Engine, 1)[0]
 
     def knobs(self) -> dict[Knob, int]:
-        """The knobs that are set, and to what."""
+        """Return the knobs that are set, and to what."""
         # cuDNN 9.19 reports a count of 0, so the capacity grows until it is not used up.
         room, choices = 0, list[KnobChoice]()
         while len(choices) == room:
@@ -167,7 +167,7 @@ class EngineHeuristics(BackendDescriptor):
         super().__init__(library, {"graph": graph, "mode": check_choice("mode", mode, HEURISTICS)})
 
     def results(self, most: int) -> list[EngineConfig]:
-        """The ``most`` best configurations, best first. Some may not be able to run.
+        """Return the ``most`` best configurations, best first. Some may not be able to run.
 
         cuDNN 9.19 takes its time for each that it gives.
         """

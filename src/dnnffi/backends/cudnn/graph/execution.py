@@ -80,7 +80,7 @@ _ATTRIBUTES = (
 
 
 def _pack(library: Library, uids: Any, addresses: tuple[int, ...]) -> Any:
-    """A finalized pack that goes with the last reference; the last address is the workspace's."""
+    """Return a finalized pack, freed with its last reference. The workspace's address is last."""
     lib, count = library.lib, len(addresses) - 1
     out = ffi.new("cudnnBackendDescriptor_t *")
     status = lib.cudnnBackendCreateDescriptor(_PACK, out)
@@ -117,7 +117,7 @@ class VariantPacks:
         self._packs: PlanCache[Any] = PlanCache(MOST_PACKS)
 
     def at(self, addresses: tuple[int, ...]) -> Any:
-        """The pack for the addresses of the tensors in the order of the uids, then the workspace.
+        """Return the pack for addresses of tensors in the order of the uids, then the workspace.
 
         The last is 0 where none is needed. The pack goes with the last reference to it: the caller
         keeps it until its call has returned. Raises `CudnnError` naming what was refused.

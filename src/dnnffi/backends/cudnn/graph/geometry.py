@@ -71,7 +71,7 @@ def is_dense(layout: Layout) -> bool:
 
 
 def canonical(layout: Layout, channels_last: bool) -> Layout:
-    """The same memory with the strides by which an engine knows a layout.
+    """Return the same memory with the strides by which an engine knows a layout.
 
     A dimension of 1 has any stride in an array, but engines look at all of them. Where both orders
     describe the memory, ``channels_last`` decides.

@@ -36,7 +36,7 @@ class Allowed(NamedTuple):
     workspace_limit: int | None = None
 
     def excluded_notes(self, dtype: str) -> frozenset[str]:
-        """The numerical notes that an engine for tensors of ``dtype`` must not have."""
+        """Return the numerical notes that an engine for tensors of ``dtype`` must not have."""
         notes = {"nondeterministic"} if self.deterministic else set()
         math = check_choice("math", self.math, MATHS)
         if math != "fast":

@@ -85,7 +85,7 @@ class ConvolutionDescriptor(Descriptor):
             self._call(function, pointer, *values, problem=info)
 
     def read(self) -> ConvolutionInfo:
-        """The parameters but for the output padding (``miopenGetConvolutionNdDescriptor``)."""
+        """Return all but the output padding (``miopenGetConvolutionNdDescriptor``)."""
         number, pointer = ffi.new("int *"), self.pointer
         self._call("miopenGetConvolutionSpatialDim", pointer, number)
         rank = number[0]

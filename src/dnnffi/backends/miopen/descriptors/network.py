@@ -75,7 +75,7 @@ class RNNDescriptor(Descriptor):
         self._call("miopenSetRNNPaddingMode", self.pointer, int(info.padded_io), problem=info)
 
     def read(self) -> RNNInfo:
-        """The parameters (``miopenGetRNNDescriptor_V2`` and ``miopenGetRNNPaddingMode``)."""
+        """Return the parameters (``miopenGetRNNDescriptor_V2`` and ``miopenGetRNNPaddingMode``)."""
         sizes = [ffi.new("int *") for _ in range(2)]
         dropout = ffi.new("miopenDropoutDescriptor_t *")
         enums = [

@@ -27,7 +27,7 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
     _sizer = "miopenGetTensorNumBytes"
 
     def read(self) -> TensorInfo:
-        """Data type, shape and strides (``miopenGetTensorDescriptor``)."""
+        """Return data type, shape and strides (``miopenGetTensorDescriptor``)."""
         rank = ffi.new("int *")
         self._call("miopenGetTensorDescriptorSize", self.pointer, rank)
         dtype = ffi.new("miopenDataType_t *")

@@ -367,16 +367,16 @@ class KernelConfig(NamedTuple):
         return self.subtiles * (self.rows // 8) * (3 - self.cells)
 
     def groups(self, batch: int) -> int:
-        """Groups of one direction."""
+        """Return groups of one direction."""
         return -(-batch // self.group_rows)
 
     def groups_at_once(self, layer: Layer) -> int:
-        """Groups of all directions that one launch runs."""
+        """Return groups of all directions that one launch runs."""
         groups = self.groups(layer.batch) * layer.directions
         return min(groups, max(1, layer.chip.multiprocessors // self.group_blocks))
 
     def waves(self, layer: Layer) -> int:
-        """Launches, one after the other, in which the GPU runs all groups."""
+        """Return launches, one after the other, in which the GPU runs all groups."""
         groups = self.groups(layer.batch) * layer.directions
         return -(-groups // self.groups_at_once(layer))
 

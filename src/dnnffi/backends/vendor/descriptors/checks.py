@@ -9,7 +9,7 @@ from dnnffi.spec.sequences import as_integers
 
 
 def data_type(name: str, value: object, known: Iterable[str]) -> str:
-    """The name of one of the ``known`` data types, given as such or as a dtype object."""
+    """Return the name of one of the ``known`` data types, given as such or as a dtype object."""
     return check_choice(name, getattr(value, "name", value), known)
 
 

@@ -48,7 +48,7 @@ class TensorDescriptor(Descriptor):
 
     @classmethod
     def of(cls, array: Array, *, min_rank: int = 0, library: VendorLibrary | None = None) -> Self:
-        """The descriptor of a NumPy or CuPy array with positive strides."""
+        """Return the descriptor of a NumPy or CuPy array with positive strides."""
         dtype, shape, strides = array_layout(array, cls._data_types)
         return cls(dtype, shape, strides, min_rank=min_rank, library=library)
 
@@ -76,7 +76,7 @@ class TensorDescriptor(Descriptor):
 
     @abstractmethod
     def read(self) -> TensorInfo:
-        """Data type, shape and strides."""
+        """Return data type, shape and strides."""
 
     @property
     def size_in_bytes(self) -> int:
