@@ -80,7 +80,7 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 .test-torch: $(dev)
 	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
 	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py tests/test_torch_resets.py \
-		tests/host/test_torch.py \
+		tests/simulated/test_torch.py \
 		tests/formats/test_torch_file.py tests/formats/test_models.py \
 		tests/bench/test_torch_models.py tests/bench/test_image_models.py \
 		tests/bench/test_stream_torch_models.py tests/bench/test_stream_torch_image_models.py \
@@ -120,7 +120,7 @@ test-vulkan-record: $(dev) ## Run the tests of the Vulkan backend and write docs
 	$(run) -m pytest tests/backends/vulkan --record $(PYTEST_ARGS)
 
 test-miopen: ## Run the real libMIOpen on an emulated gfx1100 (Linux, root, debootstrap)
-	$(PYTHON) tests/gfx1100/run.py --may-skip \
+	$(PYTHON) simulators/gfx1100/run.py --may-skip \
 		python3 -m pytest -n 2 -p no:cacheprovider -m "not gpu" tests/gfx1100 tests/backends/miopen \
 		$(PYTEST_ARGS)
 

@@ -44,24 +44,32 @@ PACKAGE = Path("src/dnnffi")
 _NETWORKS = (
     *("tests/test_functional_bad_input.py", "tests/test_weights.py"),
     *("tests/test_network_defaults.py", "tests/test_dropout_place.py"),
-    *("tests/host/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
-    *("tests/host/test_matrix.py", "tests/host/test_bad_input.py"),
-    *("tests/host/test_plans.py", "tests/host/test_rnn.py", "tests/host/test_rnn_embedding.py"),
+    *("tests/simulated/test_rnn_calls.py", "tests/test_functional_reference.py", "tests/rnn"),
+    *("tests/simulated/test_matrix.py", "tests/simulated/test_bad_input.py"),
+    *(
+        "tests/simulated/test_plans.py",
+        "tests/simulated/test_rnn.py",
+        "tests/simulated/test_rnn_embedding.py",
+    ),
     *("tests/test_host_allocator.py", "tests/docs/test_limits.py"),
 )
 _CONVOLUTIONS = (
     *("tests/test_convolution.py", "tests/test_convolution_bad_input.py"),
     *("tests/test_convolution_defaults.py", "tests/backends/miopen/test_conv_limits.py"),
-    *("tests/host/test_conv.py", "tests/host/test_conv_bad_input.py"),
-    "tests/host/test_conv_classes.py",
-    *("tests/host/test_conv_devices.py", "tests/host/test_conv_embedding.py"),
-    *("tests/host/test_conv_without_allocator.py", "tests/host/test_conv_allocator.py"),
+    *("tests/simulated/test_conv.py", "tests/simulated/test_conv_bad_input.py"),
+    "tests/simulated/test_conv_classes.py",
+    *("tests/simulated/test_conv_devices.py", "tests/simulated/test_conv_embedding.py"),
+    *("tests/simulated/test_conv_without_allocator.py", "tests/simulated/test_conv_allocator.py"),
     "tests/test_host_allocator.py",
 )
-_GRAPHS = ("tests/host/test_graph.py", "tests/host/test_conv_graphs.py")
+_GRAPHS = ("tests/simulated/test_graph.py", "tests/simulated/test_conv_graphs.py")
 _OWN_CONVOLUTIONS = (
-    *("tests/host/test_bias.py", "tests/host/test_epilogue.py", "tests/host/test_depthwise.py"),
-    *("tests/host/test_depthwise_data.py", "tests/host/test_conv_allocator.py"),
+    *(
+        "tests/simulated/test_bias.py",
+        "tests/simulated/test_epilogue.py",
+        "tests/simulated/test_depthwise.py",
+    ),
+    *("tests/simulated/test_depthwise_data.py", "tests/simulated/test_conv_allocator.py"),
 )
 _XLA = tuple(
     f"tests/xla/test_{name}.py"
@@ -95,7 +103,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "bench": ("tests/bench", "tests/cli/test_bench.py"),
     "bench/callers": (
         *("tests/bench/test_callers.py", "tests/cli/test_bench.py"),
-        "tests/host/test_caller_models.py",
+        "tests/simulated/test_caller_models.py",
     ),
     "bench/callers/jax_": ("tests/bench/test_caller_jax_models.py",),
     "bench/callers/torch_": ("tests/bench/test_caller_torch_models.py",),
@@ -114,22 +122,27 @@ TESTS: dict[str, tuple[str, ...]] = {
     "cache_folder.py": ("tests/execution/test_store.py", "tests/runtime"),
     "cli": ("tests/cli", "tests/backends/vulkan/test_demo.py"),
     "convolution": (
-        *(*_CONVOLUTIONS, "tests/host/test_bias.py", "tests/host/test_conv_graphs.py"),
+        *(*_CONVOLUTIONS, "tests/simulated/test_bias.py", "tests/simulated/test_conv_graphs.py"),
         "tests/backends/vulkan/test_faults.py",
     ),
     "device": (
         *("tests/device", "tests/execution", "tests/backends/test_resource.py"),
-        *("tests/host/test_conv_graphs.py", *_OWN_CONVOLUTIONS, *_CONVOLUTIONS, *_NETWORKS),
+        *("tests/simulated/test_conv_graphs.py", *_OWN_CONVOLUTIONS, *_CONVOLUTIONS, *_NETWORKS),
     ),
     "device/external/host.py": (
         *("tests/test_host_allocator.py", "tests/device/test_external.py"),
-        "tests/host/test_rnn_embedding.py",
+        "tests/simulated/test_rnn_embedding.py",
     ),
     "dropout.py": ("tests/test_dropout.py", *_NETWORKS),
     "errors.py": ("tests/test_errors.py", *_CONVOLUTIONS, *_NETWORKS),
     "execution": (
         *("tests/execution", "tests/test_dropout.py", "tests/backends/test_registry.py"),
-        *("tests/device", "tests/host/test_conv_graphs.py", *_NETWORKS, "tests/host/test_conv.py"),
+        *(
+            "tests/device",
+            "tests/simulated/test_conv_graphs.py",
+            *_NETWORKS,
+            "tests/simulated/test_conv.py",
+        ),
     ),
     "files.py": ("tests/test_files.py", "tests/formats/test_files.py"),
     "foreign.py": ("tests/device/test_external.py", "tests/device/test_external_strides.py"),
@@ -147,19 +160,23 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/runtime/test_loader.py",
     ),
     "annotations.py": ("tests/test_signatures.py",),
-    "log.py": ("tests/test_log.py", "tests/host/test_log.py"),
+    "log.py": ("tests/test_log.py", "tests/simulated/test_log.py"),
     "other_names.py": ("tests/spec/test_imports.py",),
     "ownership.py": ("tests/execution/test_store.py", "tests/runtime/test_kernel_cache.py"),
     "plans.py": ("tests/execution", *_CONVOLUTIONS, *_NETWORKS),
     "reference": ("tests/reference", "tests/test_convolution.py", *_NETWORKS),
-    "rnn": (*_NETWORKS, "tests/test_dropout.py", "tests/host/test_raw_models.py"),
+    "rnn": (*_NETWORKS, "tests/test_dropout.py", "tests/simulated/test_raw_models.py"),
     "runtime": ("tests/runtime",),
     "spec": ("tests/spec/test_rnn.py", "tests/spec/test_sequences.py", "tests/spec", *_NETWORKS),
     "spec/checks.py": ("tests/spec", *_CONVOLUTIONS, *_NETWORKS),
     "spec/conv": ("tests/spec", *_CONVOLUTIONS),
     "spec/layouts.py": ("tests/spec/test_layouts.py", "tests/spec", *_CONVOLUTIONS),
     "testing": ("tests/spec/test_strategies.py", "tests/spec/test_conv_strategies.py"),
-    "torch": ("tests/test_torch_modules.py", "tests/host/test_torch.py", "tests/test_torch.py"),
+    "torch": (
+        "tests/test_torch_modules.py",
+        "tests/simulated/test_torch.py",
+        "tests/test_torch.py",
+    ),
     "typing.py": ("tests/spec/test_imports.py",),
     "weights.py": (
         *("tests/test_weights.py", "tests/formats", "tests/spec/test_weights.py", *_NETWORKS),

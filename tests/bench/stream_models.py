@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from bench_models import host
+from bench.bench_models import host
 
 import dnnffi
 from dnnffi.bench.creator import Limits

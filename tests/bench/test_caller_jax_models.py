@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_models import SHAPES, run
+from bench.bench_models import SHAPES, run
 
 jax = pytest.importorskip("jax")
 

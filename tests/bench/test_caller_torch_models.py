@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench_models import SHAPES, check_against_the_reference, host, run
+from bench.bench_models import SHAPES, check_against_the_reference, host, run
 
 torch = pytest.importorskip("torch")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench_models import SHAPES, check_against_the_reference
+from bench.bench_models import SHAPES, check_against_the_reference
 
 from dnnffi.bench.callers import array_models, problems, report
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench_models import check, host
+from bench.bench_models import check, host
 
 import dnnffi
 from dnnffi.bench import image_models, relu

@@ -7,7 +7,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-import stream_models
+from bench import stream_models
 
 from dnnffi.bench.streams import image_models, model
 from dnnffi.bench.streams.images import NUM_SHARES, SETS, ImageBatch, ImageStream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench_models import SHAPES, check_against_the_reference
+from bench.bench_models import SHAPES, check_against_the_reference
 
 jax = pytest.importorskip("jax")
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
+from bench.bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
 
 import dnnffi
 from dnnffi.bench import array_models, layer_norm

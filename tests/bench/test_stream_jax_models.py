@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import stream_models
-from stream_models import (
+from bench import stream_models
+from bench.stream_models import (
     DROPOUT,
     RESET_STREAMS,
     STREAMS,

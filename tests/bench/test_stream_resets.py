@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from stream_models import RESET_STREAMS
+from bench.stream_models import RESET_STREAMS
 
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.streams import array_models, comparison

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stream_models import STREAMS
+from bench.stream_models import STREAMS
 
 import dnnffi
 from dnnffi.bench import runner as calls

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import stream_models
-from bench_models import host
+from bench import stream_models
+from bench.bench_models import host
 
 torch = pytest.importorskip("torch")
 

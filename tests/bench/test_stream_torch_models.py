@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import stream_models
-from stream_models import (
+from bench import stream_models
+from bench.stream_models import (
     RESET_STREAMS,
     STREAMS,
     check_against_the_reference,

@@ -11,8 +11,8 @@ import sys
 from types import ModuleType
 
 import pytest
-import stream_models
-from stream_models import RESET_STREAMS, check_against_the_reference
+from bench import stream_models
+from bench.stream_models import RESET_STREAMS, check_against_the_reference
 
 torch = pytest.importorskip("torch")
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import stream_models
-from stream_models import (
+from bench import stream_models
+from bench.stream_models import (
     RESET_STREAMS,
     STREAMS,
     check_against_the_reference,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
+from bench.bench_models import ONE, SHAPES, TWO, check, check_against_the_reference, fitting, run
 
 from dnnffi.bench import array_models
 from dnnffi.bench.shapes import Shape

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from runtime.standin_driver import driver, driver_path, runtime, standin  # noqa: F401
 
 from dnnffi.device import cupy, memory
 from dnnffi.device.cupy import CupyMemory
 from dnnffi.device.external import ExternalMemory, array
 from dnnffi.device.interface import StreamAt
+from simulators.cuda.driver import driver, driver_path, runtime, standin  # noqa: F401
 
 
 class FakeCupy:

@@ -35,7 +35,7 @@ def environment():
 @pytest.fixture
 def hip():
     """The device library, reset. The test fails if it leaves objects or a violation."""
-    from gfx1100.device_library import device
+    from simulators.gfx1100.device_library import device
 
     library = device()
     library.gfx1100_reset()
@@ -79,8 +79,8 @@ def milliseconds(library, work) -> float:
 @pytest.fixture
 def session(hip):
     """libMIOpen with a new handle, on the device with the interpreter installed."""
-    from gfx1100 import joint
-    from gfx1100.miopen import Session
+    from simulators.gfx1100 import joint
+    from simulators.gfx1100.miopen import Session
 
     joint.install()
     joint.failures.clear()
@@ -93,7 +93,7 @@ def session(hip):
 @pytest.fixture
 def miopen(hip):
     """dnnffi on the real libMIOpen without CuPy, with arrays that dnnffi does not know."""
-    from gfx1100.embedded import opened
+    from simulators.gfx1100.embedded import opened
 
     with opened(hip) as embedded:
         yield embedded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from gfx1100.hip_arrays import DlpackArray, OutOfMemory
 
 import dnnffi
 from dnnffi import testing
@@ -13,6 +12,7 @@ from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
+from simulators.gfx1100.hip_arrays import DlpackArray, OutOfMemoryError
 
 # MIOpen's numbers of its solutions (3.4.0): products of matrices, and loops without workspace.
 GEMM, NAIVE = 91, 85
@@ -112,7 +112,7 @@ class Injected:
 class Scarce:
     """An allocator that has no memory for workspaces (uint8) of more than ``most`` bytes."""
 
-    def __init__(self, most, error=OutOfMemory):
+    def __init__(self, most, error=OutOfMemoryError):
         self.most, self.error = most, error
         self.asked = []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from gfx1100.miopen import DTYPES, Session
 
 from dnnffi.spec.rnn import RNNSpec
+from simulators.gfx1100.miopen import DTYPES, Session
 
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 GATES = {"rnn_relu": (0,), "rnn_tanh": (0,), "lstm": (0, 1, 3, 2), "gru": (1, 0, 2)}

@@ -11,7 +11,6 @@ import pytest
 from conformance import deviation
 from conformance_conv import arguments, cells, expected, refusal
 from gfx1100.convolutions import executor_of, problem_of, spec_of
-from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses
@@ -22,6 +21,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS
 from dnnffi.spec.layouts import CHANNELS_LAST, packed_strides
+from simulators.gfx1100.hip_arrays import DlpackArray
 
 SIZES = {1: (9,), 2: (7, 6), 3: (4, 3, 5)}
 ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 3e-2}

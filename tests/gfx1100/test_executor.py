@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from buffers import NAMES, SHARED, Setup
 from conformance import MIOPEN, Case, problem_of
-from gfx1100.hip_arrays import DlpackArray
 
 from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
 from dnnffi.backends.vendor.row_groups import row_groups
@@ -17,6 +16,7 @@ from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from simulators.gfx1100.hip_arrays import DlpackArray
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
 GRU = RNNSpec(mode="gru", input_size=3, hidden_size=4)

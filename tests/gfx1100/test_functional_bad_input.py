@@ -10,10 +10,10 @@ import re
 import numpy as np
 import pytest
 import test_functional_bad_input as host
-from gfx1100.hip_arrays import DlpackArray, HipArray, capsule_of
 
 import dnnffi
 from dnnffi.errors import UnsupportedError
+from simulators.gfx1100.hip_arrays import DlpackArray, HipArray, capsule_of
 
 CUDA = 2
 

@@ -9,7 +9,6 @@ import conformance
 import numpy as np
 import pytest
 from conformance import MIOPEN, Case, problem_of
-from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 
 import dnnffi
 from dnnffi import testing
@@ -26,6 +25,7 @@ from dnnffi.foreign import DeviceArray
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.runtime.hip import RuntimeCallError
 from dnnffi.spec.rnn import RNNSpec
+from simulators.gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemoryError
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
 LAUNCH_FAILED = 719
@@ -431,7 +431,7 @@ def test_a_fault_at_each_call_of_hip_leaves_nothing_behind(miopen, what, loose):
         hip.gfx1100_fail(what, 0, 0)
         if error is not None:
             raised += 1
-            known = (MiopenError, RuntimeCallError, OutOfMemory, HipError)
+            known = (MiopenError, RuntimeCallError, OutOfMemoryError, HipError)
             assert isinstance(error, known)
         del error
         gc.collect()
@@ -449,7 +449,7 @@ def test_memory_running_out_at_each_allocation_leaves_nothing_behind(miopen):
         raised = error_of(training_step, miopen)
         if raised is None:
             break
-        assert isinstance(raised, OutOfMemory)
+        assert isinstance(raised, OutOfMemoryError)
         refused += 1
         del raised
         miopen.forget()
@@ -469,7 +469,7 @@ def test_a_context_survives_memory_running_out_in_backward(miopen):
         miopen.hip.gfx1100_fail(b"hipMalloc", nth, 2)
         try:
             grads = ctx.backward(y)
-        except OutOfMemory:
+        except OutOfMemoryError:
             refused += 1
         else:
             break

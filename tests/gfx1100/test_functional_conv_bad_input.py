@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import test_convolution_bad_input as host
 from gfx1100.convolutions import conv, problem_of, spec_of
-from gfx1100.hip_arrays import DlpackArray, HipArray, capsule_of
 
 import dnnffi
 from dnnffi.errors import UnsupportedError
+from simulators.gfx1100.hip_arrays import DlpackArray, HipArray, capsule_of
 
 KNOWN = "fiu"  # kinds of dtypes that the arrays of these tests have
 

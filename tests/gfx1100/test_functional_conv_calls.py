@@ -26,7 +26,6 @@ from gfx1100.convolutions import (
     spec_of,
     training_step,
 )
-from gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemory
 
 import dnnffi
 from dnnffi import testing
@@ -37,6 +36,7 @@ from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.errors import DnnffiError, MiopenError, UnsupportedError
 from dnnffi.foreign import using
 from dnnffi.runtime.hip import RuntimeCallError
+from simulators.gfx1100.hip_arrays import DlpackArray, HipArray, HipError, OutOfMemoryError
 
 UNKNOWN_ERROR, NOT_IMPLEMENTED, UNSUPPORTED = 7, 6, 8
 LAUNCH_FAILED = 719
@@ -327,7 +327,7 @@ def test_without_memory_for_the_default_one_without_is_taken(miopen, injected):
 
 
 # Subclass of MemoryError, PyTorch's error, and another error.
-ERRORS = pytest.mark.parametrize("error", [OutOfMemory, RuntimeError, LookupError])
+ERRORS = pytest.mark.parametrize("error", [OutOfMemoryError, RuntimeError, LookupError])
 
 
 @ERRORS
@@ -434,8 +434,8 @@ def test_what_one_search_has_measured_no_other_test_sees(miopen):
 
 SEARCHED_BY_THE_LIBRARY = """
 from gfx1100.convolutions import conv, executor_of, problem_of
-from gfx1100.device_library import device
-from gfx1100.embedded import opened
+from simulators.gfx1100.device_library import device
+from simulators.gfx1100.embedded import opened
 
 with opened(device()) as miopen:
     for _ in range(2):
@@ -763,7 +763,7 @@ def test_a_fault_at_each_call_of_hip_leaves_nothing_behind(miopen, what, step):
     step(miopen)
     count = hip.gfx1100_calls(what) - before
     assert count > 0
-    known = (MiopenError, RuntimeCallError, OutOfMemory, HipError)
+    known = (MiopenError, RuntimeCallError, OutOfMemoryError, HipError)
     raised = 0
     for nth in range(1, count + 1):
         gc.collect()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gfx1100.assembly import LANES, run
-from gfx1100.interpreter import Code, ExecutionError, assemble
+
+from simulators.gfx1100.assembly import LANES, run
+from simulators.gfx1100.interpreter import Code, ExecutionError, assemble
 
 STORE = """
     v_lshlrev_b32 v1, 2, v0

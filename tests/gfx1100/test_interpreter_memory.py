@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gfx1100.assembly import LANES, run, vector
+
+from simulators.gfx1100.assembly import LANES, run, vector
 
 BYTES = np.arange(0x80, 0x80 + 64, dtype="uint8")
 

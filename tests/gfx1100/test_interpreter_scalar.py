@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gfx1100.assembly import scalar
+
+from simulators.gfx1100.assembly import scalar
 
 M = 0xFFFFFFFF
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gfx1100.assembly import LANES, vector
+
+from simulators.gfx1100.assembly import LANES, vector
 
 M = 0xFFFFFFFF
 INF, NAN = np.inf, np.nan

@@ -7,9 +7,10 @@ import subprocess
 
 import numpy as np
 import pytest
-from gfx1100 import joint
 from gfx1100.conftest import milliseconds, violations
-from gfx1100.interpreter.code import assemble, llvm
+
+from simulators.gfx1100 import joint
+from simulators.gfx1100.interpreter.code import assemble, llvm
 
 INVALID_VALUE, INVALID_CONFIGURATION, NOT_FOUND, NOT_SUPPORTED = 1, 9, 500, 801
 LAUNCH_FAILED, ENDED = 719, 3

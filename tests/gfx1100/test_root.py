@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gfx1100 import root
+
+from simulators.gfx1100 import root
 
 SHOWN = """\
 Package: libmiopen1
@@ -22,14 +23,14 @@ def test_the_version_of_llvm_is_that_of_the_headers():
 
 
 def test_what_is_not_found_is_said():
-    with pytest.raises(root.Unavailable, match="no dependencies"):
+    with pytest.raises(root.UnavailableError, match="no dependencies"):
         root.parse_dependencies("")
-    with pytest.raises(root.Unavailable, match="headers of a clang"):
+    with pytest.raises(root.UnavailableError, match="headers of a clang"):
         root.llvm_version(["libc6"])
 
 
 def test_a_machine_without_debootstrap_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(root.os, "geteuid", lambda: 0)
     monkeypatch.setattr(root.shutil, "which", lambda tool: None)
-    with pytest.raises(root.Unavailable, match=r"debootstrap is not installed|Linux on amd64"):
+    with pytest.raises(root.UnavailableError, match=r"debootstrap is not installed|Linux on amd64"):
         root.make(tmp_path / "root")

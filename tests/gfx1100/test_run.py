@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from gfx1100 import run
+
+from simulators.gfx1100 import run
 
 
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch):
     def unavailable():
-        raise run.root.Unavailable("debootstrap is not installed")
+        raise run.root.UnavailableError("debootstrap is not installed")
 
     monkeypatch.setattr(run, "make_once", unavailable)
     monkeypatch.delenv("CI", raising=False)

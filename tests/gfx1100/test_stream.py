@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from gfx1100.hip_arrays import DlpackArray, HipArray
 from kept_state import BATCH, Call, Model, weights_of
 
 from dnnffi import RNNSpec, RNNStream
 from dnnffi.errors import UnsupportedError
+from simulators.gfx1100.hip_arrays import DlpackArray, HipArray
 
 SPECS = {
     "lstm": RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bench_models import SHAPES, fitting, host, run
+from bench.bench_models import SHAPES, fitting, host, run
 from comparison import assert_near
 
 from dnnffi.bench import array_models, clocks, image_models, raw_models, relu

@@ -14,7 +14,7 @@ jax = pytest.importorskip("jax")
 import conformance  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from example_runs import trained  # noqa: E402
-from jax_programs import (  # noqa: E402
+from xla.jax_programs import (  # noqa: E402
     TOLERANCES,
     assert_close,
     in_two_threads,

@@ -12,7 +12,7 @@ cupy = pytest.importorskip("cupy")
 jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_programs import TOLERANCES, assert_close, convolution, in_two_threads  # noqa: E402
+from xla.jax_programs import TOLERANCES, assert_close, convolution, in_two_threads  # noqa: E402
 
 import dnnffi  # noqa: E402
 from dnnffi import testing  # noqa: E402

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "gfx1100"))
-
-import root as debian  # noqa: E402 - its folder is no package
+sys.path.append(str(ROOT))
 
 from dnnffi.cli.sources import part_hashes  # noqa: E402
+from simulators.gfx1100 import root as debian  # noqa: E402
 
 WORK = ROOT / "build" / "package"
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from host_memory import HostMemory
-
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.device.interface import Launch
+from simulators.cuda.memory import HostMemory
 
 
 @dataclass

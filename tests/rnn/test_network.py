@@ -6,7 +6,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from candidates_by_script import launch_on
+from rnn.candidates_by_script import launch_on
 
 from dnnffi.device.interface import StreamAt
 from dnnffi.errors import UnsupportedError

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rnn.candidates_by_script import Script, ScriptedCandidates, ScriptedMemory, launch_on
 
 from dnnffi import RNNWeights, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError

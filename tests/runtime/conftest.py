@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from runtime.standin_driver import driver, driver_path, runtime, standin  # noqa: F401
 
 from dnnffi.runtime.kernel_cache import KernelCache
 from dnnffi.runtime.kernels import Kernels
 from dnnffi.runtime.nvrtc.compiler import Target
+from simulators.cuda.driver import driver, driver_path, runtime, standin  # noqa: F401
 
 
 class CountingCompiler:

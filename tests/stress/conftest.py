@@ -1,9 +1,9 @@
-"""Fixtures: a time limit for each test, the stand-in of tests/host, and a choice of cases."""
+"""Fixtures: a time limit for each test, the simulator of cuDNN, and a choice of cases."""
 
 from __future__ import annotations
 
 import pytest
-from host.conftest import host, standin_path  # noqa: F401 - fixtures
+from simulated.conftest import host, standin_path  # noqa: F401 - fixtures
 from stress.bounds import EFFORT, bounded
 from stress.calls import Calls
 

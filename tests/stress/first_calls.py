@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(tests), str(tests / "host")]
+    sys.path[:0] = [str(tests), str(tests.parent)]
 
 import numpy as np
 from stress.bounds import in_child
@@ -106,9 +106,8 @@ def unguarded(backend):
         sys.addaudithook(hook)
         make_calls(calls)
     else:
-        from host_library import open_host
-
-        import build
+        from simulators.cudnn import build
+        from simulators.cudnn.library import open_host
 
         with open_host(build.build()) as host:
             calls = Calls(backend, host.asarray)

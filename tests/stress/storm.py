@@ -23,7 +23,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
-    sys.path[:0] = [str(tests), str(tests / "host")]
+    sys.path[:0] = [str(tests), str(tests.parent)]
 
 import numpy.random  # noqa: F401 - NumPy imports it at its first use, which Calls makes
 import pytest
@@ -223,10 +223,9 @@ def main(backend, seed, operations):
         storm = Storm(Calls("reference"), seed)
         storm.run(operations)
     else:
-        from host_library import Host
-
-        import build
         from dnnffi.backends.cudnn import library
+        from simulators.cudnn import build
+        from simulators.cudnn.library import Host
 
         host = Host(build.build())
         host.memory._allocate = keeping(host.control)

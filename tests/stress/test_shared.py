@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from host_library import open_host
 from stress import user_arrays
 from stress.bounds import switching_often
 from stress.calls import BATCH, SPEC, STEPS, Calls
@@ -20,6 +19,7 @@ from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.external import device_array
 from dnnffi.errors import CaptureError, ContextError
 from dnnffi.rnn.arguments import Arguments
+from simulators.cudnn.library import open_host
 
 
 def looks():

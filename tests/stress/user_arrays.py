@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
-from host_memory import HostGraph
 
 import dnnffi
 from dnnffi.backends.cudnn import library
@@ -18,6 +17,7 @@ from dnnffi.device import memory
 from dnnffi.device.external import array
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.runtime.cuda.driver import DeviceAttributes
+from simulators.cuda.memory import HostGraph
 
 
 class HostRuntime:

@@ -21,15 +21,16 @@ else:
 
 @pytest.fixture(scope="module")
 def standin(pytestconfig, tmp_path_factory):
-    """cuDNN's stand-in; see tests/host."""
+    """cuDNN's stand-in; see simulators/cudnn."""
     import needs
-    from host_library import open_host
 
-    import build
+    from simulators.cudnn import build
+    from simulators.cudnn.library import open_host
+    from simulators.errors import UnavailableError
 
     try:
         path = build.build()
-    except build.Unavailable as error:
+    except UnavailableError as error:
         needs.missing(pytestconfig, error.what, error)
     copy = tmp_path_factory.mktemp("standin") / "libcudnn_jax.so"
     with open_host(shutil.copy(path, copy)) as host:
@@ -41,7 +42,7 @@ def standin(pytestconfig, tmp_path_factory):
 @pytest.fixture(scope="module")
 def cudnn_host(standin):
     """The stand-in under XLA on the host, as an implementation of networks."""
-    from jax_programs import StandinHandlers
+    from xla.jax_programs import StandinHandlers
 
     from dnnffi.jax.rnn import implementations
     from dnnffi.jax.rnn.operation import Way
@@ -53,18 +54,18 @@ def cudnn_host(standin):
 @pytest.fixture(scope="module")
 def own_host(standin, compiler, cxx_compiler, tmp_path_factory):
     """dnnffi's own kernels, compiled for the host, as an implementation that takes resets."""
-    import cublas_host
-    from emulated_cuda import emulating
-    from jax_programs import OwnHandlers
+    from xla.jax_programs import OwnHandlers
 
     from dnnffi.jax.rnn import implementations
     from dnnffi.jax.rnn.operation import Way
+    from simulators.cublas import library as simulator
+    from simulators.cuda.emulator import emulating
 
-    path = cublas_host.build_standin(compiler, tmp_path_factory.mktemp("cublas"))
-    control = cublas_host.fresh_control(path, cublas_host.control_ffi())
+    path = simulator.build_standin(compiler, tmp_path_factory.mktemp("cublas"))
+    control = simulator.fresh_control(path, simulator.control_ffi())
     way = partial(Way, has_resets=True, has_device_lengths=True)
     with (
-        cublas_host.open_cublas(path, control) as cublas,
+        simulator.open_cublas(path, control) as cublas,
         emulating(standin, cublas),
         as_standin(implementations, way, OwnHandlers(standin)) as handlers,
     ):
@@ -74,7 +75,7 @@ def own_host(standin, compiler, cxx_compiler, tmp_path_factory):
 @pytest.fixture(scope="module")
 def conv_host(standin):
     """The same for convolutions."""
-    from jax_programs import StandinConvHandlers
+    from xla.jax_programs import StandinConvHandlers
 
     from dnnffi.jax.convolution import implementations
     from dnnffi.jax.primitives import Way

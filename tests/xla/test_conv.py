@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from jax import P
-from jax_programs import TOLERANCES, assert_close, convolution
+from xla.jax_programs import TOLERANCES, assert_close, convolution
 
 import dnnffi
 from dnnffi import jax as djax

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax_programs import (
+from xla.jax_programs import (
     TOLERANCES,
     StandinConvHandlers,
     assert_close,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax_programs import TOLERANCES, assert_close, in_two_threads, network
+from xla.jax_programs import TOLERANCES, assert_close, in_two_threads, network
 
 import dnnffi
 from dnnffi.errors import UnsupportedError

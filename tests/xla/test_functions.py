@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from jax.test_util import check_grads
-from jax_programs import TOLERANCES, assert_close, network
+from xla.jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi import jax as djax

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from jax_programs import assert_close, network
+from xla.jax_programs import assert_close, network
 
 import dnnffi
 from dnnffi import jax as djax

@@ -11,7 +11,7 @@ import jax.export
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax_programs import assert_close, network
+from xla.jax_programs import assert_close, network
 
 import dnnffi
 from dnnffi.jax.rnn.call import Call

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_programs import TOLERANCES, ResetNetwork, assert_close, reset_network
+from xla.jax_programs import TOLERANCES, ResetNetwork, assert_close, reset_network
 
 from dnnffi import jax as djax
 from dnnffi.errors import PerformanceWarning, UnsupportedError

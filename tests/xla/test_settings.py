@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_programs import assert_close, convolution, network
+from xla.jax_programs import assert_close, convolution, network
 
 import dnnffi
 from dnnffi import jax as djax

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax import P
-from jax_programs import assert_close, network
+from xla.jax_programs import assert_close, network
 
 import dnnffi
 from dnnffi import jax as djax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import conformance
 import pytest
-from jax_programs import training_step
+from xla.jax_programs import training_step
 
 import dnnffi
 from dnnffi.jax.rnn.engine import ReferenceExecutor

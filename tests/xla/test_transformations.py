@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax_programs import TOLERANCES, assert_close, network
+from xla.jax_programs import TOLERANCES, assert_close, network
 
 import dnnffi
 from dnnffi.testing import rnn as strategies

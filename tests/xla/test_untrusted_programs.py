@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax_programs import convolution, network
+from xla.jax_programs import convolution, network
 
 import dnnffi
 

@@ -13,7 +13,7 @@ from dnnffi.runtime.devices import device_runtime
 from dnnffi.runtime.hip import RuntimeCallError
 
 MUST_RUN = "GFX1100" in os.environ
-"""Set by ``tests/gfx1100/run.py``: a missing library or device is an error, not a skip."""
+"""Set by ``simulators/gfx1100/run.py``: a missing library or device is an error, not a skip."""
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, get_type_hints
 
 import pytest
-from declared_structs import WORD_BYTES, declared
+from backends.own.declared_structs import WORD_BYTES, declared
 
-import build
 from dnnffi.backends.own import bias, epilogue, image_copy, relayout
 from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.params import struct_of
@@ -15,6 +14,7 @@ from dnnffi.backends.own.source import KernelSource
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS
+from simulators.cuda import blocks
 
 MODULES = bias, epilogue, image_copy, relayout, gather, weights
 
@@ -67,7 +67,7 @@ PARAMS = (
 
 def declared_in(source, name, fields):
     def compiled(text):
-        return build.kernel(source.text + text, source.name, source.headers)
+        return blocks.kernel(source.text + text, source.name, source.headers)
 
     return declared(compiled, name, fields)
 

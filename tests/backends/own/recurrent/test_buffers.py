@@ -7,7 +7,6 @@ from contextlib import closing
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
 from training_step import FILLS, TrainingStep, differing
 
 from dnnffi.backends.cublas import library as cublas_library
@@ -15,6 +14,7 @@ from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.device.interface import Architecture, Launch
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
+from simulators.cuda.emulator import EmulatedMemory
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
 
 from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates
@@ -25,6 +24,7 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from simulators.cuda.emulator import EmulatedMemory
 
 SPEC = RNNSpec(mode="lstm", input_size=5, hidden_size=24, dtype="float16")
 PROBLEM = RNNProblem.dense(

@@ -8,13 +8,13 @@ from functools import cache
 
 import numpy as np
 import pytest
-from emulated_cuda import functions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.config import CELLS, GATES, SAVED
 from dnnffi.backends.own.recurrent.config import CLIPS as CLIP_NAMES
 from dnnffi.reference.cells import make_cell
+from simulators.cuda.emulator import functions
 
 MODES = tuple(CELLS)
 CLIPS = {0: None, 1: "propagate", 2: "clip"}

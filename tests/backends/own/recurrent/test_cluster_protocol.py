@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from interleavings import Wrong, explore
+from backends.own.recurrent.interleavings import Wrong, explore
 
 THREADS = 2
 

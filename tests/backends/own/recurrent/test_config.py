@@ -7,7 +7,6 @@ import itertools
 import random
 
 import pytest
-from emulated_cuda import EmulatorError, functions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +32,7 @@ from dnnffi.backends.own.recurrent.search import (
     select_whole_rows,
 )
 from dnnffi.spec.checks import ITEM_SIZES
+from simulators.cuda.emulator import EmulatorError, functions
 
 H200 = Chip(132, 232_448, clusters=True)
 SMALL = Chip(20, 101_376)

@@ -7,7 +7,14 @@ from itertools import product
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, ResetArrays, kernel_config, kind_of, rows_of, way
+from backends.own.recurrent.emulated_network import (
+    Network,
+    ResetArrays,
+    kernel_config,
+    kind_of,
+    rows_of,
+    way,
+)
 
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec

@@ -8,9 +8,8 @@ from functools import partial
 import conformance
 import numpy as np
 import pytest
+from backends.own.recurrent.emulated_network import Network, address, kernel_config, kind_of
 from conformance import Case, problem_of
-from emulated_cuda import EmulatedKernel, EmulatedMemory, functions
-from emulated_network import Network, address, kernel_config, kind_of
 
 from dnnffi.backends.cublas.product import RowsProduct
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
@@ -23,6 +22,7 @@ from dnnffi.reference.dropout import own_masks, philox4x32
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.weights import RNNWeights
+from simulators.cuda.emulator import EmulatedKernel, EmulatedMemory, functions
 
 ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
 LARGE_SEED = 2**64 - 2**31 - 5
@@ -303,7 +303,7 @@ class OfAnother:
     ids=["none", "of another kind", "of another device"],
 )
 def test_random_numbers_that_cannot_be_used_are_refused(cublas, monkeypatch, made, error, words):
-    import emulated_network
+    from backends.own.recurrent import emulated_network
 
     problem = RNNProblem.dense(spec_of(), steps=2, batch=2, training=True, dropout=0.5)
     monkeypatch.setattr(emulated_network, "Generator", lambda memory, device, seed: made(memory))

@@ -7,12 +7,12 @@ import itertools
 
 import numpy as np
 import pytest
-from emulated_cuda import functions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.config import DTYPES
 from dnnffi.device.dtypes import dtype_object
+from simulators.cuda.emulator import functions
 
 TAGS = {"float16": 0x10000, "bfloat16": 0x10000, "float32": 1}
 SIXTEEN = ("float16", "bfloat16")

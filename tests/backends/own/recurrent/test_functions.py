@@ -5,15 +5,15 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import emulating
-from host_library import open_host
 
-import build
 import dnnffi
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
+from simulators.cuda.emulator import emulating
+from simulators.cudnn import build
+from simulators.cudnn.library import open_host
 
 
 @pytest.fixture

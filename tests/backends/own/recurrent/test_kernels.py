@@ -15,8 +15,8 @@ from pathlib import Path
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, kernel_config, kind_of, rows_of, way
-from kernel_setup import ALLOWED, Setup
+from backends.own.recurrent.emulated_network import Network, kernel_config, kind_of, rows_of, way
+from backends.own.recurrent.kernel_setup import ALLOWED, Setup
 
 from dnnffi.backends.own import source
 from dnnffi.backends.own.params import struct_of

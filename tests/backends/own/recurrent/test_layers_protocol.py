@@ -21,7 +21,7 @@ from itertools import product
 from typing import NamedTuple
 
 import pytest
-from interleavings import Wrong, explore
+from backends.own.recurrent.interleavings import Wrong, explore
 
 THREADS = 2
 

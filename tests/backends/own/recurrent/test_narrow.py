@@ -7,8 +7,7 @@ import re
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedKernel
-from emulated_network import Network, kernel_config, kind_of
+from backends.own.recurrent.emulated_network import Network, kernel_config, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from dnnffi.backends.own.recurrent.config import DTYPES, Kind
 from dnnffi.backends.own.recurrent.kernels import layer_kernel, narrow_kernel
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from simulators.cuda.emulator import EmulatedKernel
 
 SMALLEST = 2.0**-24
 """The smallest positive number of float16."""

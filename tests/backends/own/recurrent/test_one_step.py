@@ -5,7 +5,7 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, kind_of
+from backends.own.recurrent.emulated_network import Network, kind_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

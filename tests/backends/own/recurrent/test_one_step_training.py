@@ -5,7 +5,7 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_network import Network, kind_of
+from backends.own.recurrent.emulated_network import Network, kind_of
 
 from dnnffi.backends.cublas import product
 from dnnffi.backends.own.recurrent.one_step import divisions

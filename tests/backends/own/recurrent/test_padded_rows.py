@@ -12,12 +12,12 @@ from itertools import product
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedKernel
-from emulated_network import Network, kernel_config, kind_of, rows_of, way
+from backends.own.recurrent.emulated_network import Network, kernel_config, kind_of, rows_of, way
 
 from dnnffi.backends.own.recurrent import buffer_layout, kernels, packing
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
+from simulators.cuda.emulator import EmulatedKernel
 
 ALLOWED = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-3}
 CLUSTER = {"cluster": True}

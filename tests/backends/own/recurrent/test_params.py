@@ -7,14 +7,14 @@ from functools import partial
 from typing import get_type_hints
 
 import pytest
-from declared_structs import WORD_BYTES, declared
-from emulated_cuda import compiled_source
+from backends.own.declared_structs import WORD_BYTES, declared
 
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent import kernels, params
 from dnnffi.backends.own.recurrent.config import Kind, of_whole_rows
 from dnnffi.backends.own.recurrent.one_step import division
 from dnnffi.backends.own.recurrent.one_step_training import CONSTANTS
+from simulators.cuda.emulator import compiled_source
 
 LSTM = Kind("lstm", 16, "float32")
 MAX_ROWS = kernels.MAX_ROWS[-1]

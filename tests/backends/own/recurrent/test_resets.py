@@ -5,8 +5,8 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_network import ResetArrays, rows_of, way
-from kernel_setup import ALLOWED, Setup
+from backends.own.recurrent.emulated_network import ResetArrays, rows_of, way
+from backends.own.recurrent.kernel_setup import ALLOWED, Setup
 
 CLUSTER = {"cluster": True}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import conformance
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
-from host_memory import POISON
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +15,8 @@ from dnnffi.device.interface import Launch
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
+from simulators.cuda.emulator import EmulatedMemory
+from simulators.cuda.memory import POISON
 
 SPEC = RNNSpec(mode="gru", input_size=1, hidden_size=1)
 

@@ -7,8 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedMemory
-from emulated_network import address
+from backends.own.recurrent.emulated_network import address
 from hypothesis import given
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
@@ -26,6 +25,7 @@ from dnnffi.backends.own.recurrent.small_products import (
     can_be_small,
 )
 from dnnffi.device.interface import Launch, StreamAt
+from simulators.cuda.emulator import EmulatedMemory
 
 DTYPES = {"float16": np.float16, "bfloat16": bfloat16, "float32": np.float32}
 TOLERANCES = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-3}  # float32 in TF32

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulated_cuda import EmulatedKernel
-from emulated_network import kernel_config
+from backends.own.recurrent.emulated_network import kernel_config
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.source import CONFIG_HEADER, config_header, with_headers
+from simulators.cuda.emulator import EmulatedKernel
 
 TEXT = """
 #include "weights.cuh"

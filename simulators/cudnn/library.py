@@ -1,0 +1,77 @@
+"""dnnffi's libcudnn over the stand-in, on host memory that looks like CuPy's."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+
+from dnnffi.backends.cudnn import library
+from dnnffi.backends.cudnn._cdef import ffi
+from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.convolution.backend import conv_backends
+from dnnffi.rnn.backend import rnn_backends
+from simulators.cuda.memory import HostMemory, RecordedLibrary
+from simulators.cudnn import build
+
+
+class Host:
+    """dnnffi's library object over the stand-in, its memory, and what tests ask of it."""
+
+    def __init__(self, path):
+        self.control_ffi, self.control = build.control(path)
+        self.memory = HostMemory(self.control)
+        self.control.standin_reset()
+        lib = RecordedLibrary(ffi.dlopen(str(path)), self.memory)
+        self.library = library.Library(lib, str(path), "tests", memory=self.memory)
+
+    @property
+    def rnn(self):
+        """The backend's source of networks; None before its first use."""
+        return self._used(rnn_backends.used())
+
+    @property
+    def conv(self):
+        """The backend's source of convolutions; None before its first use."""
+        return self._used(conv_backends.used())
+
+    def _used(self, backends):
+        found = (one for one in backends if getattr(one, "library", None) is self.library)
+        return next(found, None)
+
+    def asarray(self, values):
+        return self.memory.array(values)
+
+    def live(self, kind="*"):
+        return self.control.standin_live(kind.encode())
+
+    def calls(self, function):
+        return self.control.standin_calls(function.encode())
+
+    @property
+    def violation(self):
+        return self.control_ffi.string(self.control.standin_last_violation()).decode()
+
+    def forget_plans(self):
+        """Release everything that is only cached."""
+        for backend in (*rnn_backends.used(), *conv_backends.used()):
+            if getattr(backend, "library", None) is self.library:
+                backend.clear()
+                backend.resources.graphs.of_users.clear()
+        if self.rnn is not None:
+            self.rnn._default_states.clear()
+        gc.collect()
+
+
+@contextmanager
+def open_host(path):
+    """Yield a fresh library; at the end nothing is left of it, and no argument was wrong."""
+    host = Host(path)
+    with library.using(host.library):
+        yield host
+        violation = host.violation
+        host.forget_plans()
+        close_handles(host.library)
+        gc.collect()
+    assert violation == ""
+    assert host.live() == 0
+    assert host.control.standin_registered() == 0

@@ -1,0 +1,61 @@
+"""The stand-in, built once, and as dnnffi's libcudnn."""
+
+from __future__ import annotations
+
+import shutil
+
+import needs
+import pytest
+
+from dnnffi.backends.cudnn import conv_tuning
+from dnnffi.rnn import tuning
+from simulators.cudnn import build
+from simulators.cudnn.calls import Standin
+from simulators.cudnn.library import open_host
+from simulators.errors import UnavailableError
+
+
+@pytest.fixture(scope="session", autouse=True)
+def time_for_all_candidates():
+    """Tuning ends by the clock of the machine, which may be busy: here it goes on to the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert "budget" in tuning.tune.__kwdefaults__
+        patch.setitem(tuning.tune.__kwdefaults__, "budget", float("inf"))
+        patch.setattr(conv_tuning, "BUDGET", float("inf"))
+        patch.setattr(conv_tuning, "CLASS_BUDGET", float("inf"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def standin_path(pytestconfig):
+    try:
+        return build.build()
+    except UnavailableError as error:
+        needs.missing(pytestconfig, error.what, error)
+
+
+@pytest.fixture(scope="module")
+def shared_host(standin_path, tmp_path_factory):
+    """One library for many cases; the check at the end finds anything left in it."""
+    copy = tmp_path_factory.mktemp("standin") / "libcudnn_shared.so"
+    with open_host(shutil.copy(standin_path, copy)) as host:
+        yield host
+
+
+@pytest.fixture
+def host(standin_path):
+    with open_host(standin_path) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def standin_copy(standin_path, tmp_path_factory):
+    # A copy has a state of its own, apart from what other tests do in this process.
+    copy = tmp_path_factory.mktemp("standin") / "libcudnn_copy.so"
+    return Standin(shutil.copy(standin_path, copy))
+
+
+@pytest.fixture
+def standin(standin_copy):
+    with standin_copy.scope():
+        yield standin_copy

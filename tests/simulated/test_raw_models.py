@@ -1,0 +1,102 @@
+"""The benchmark's model of the library alone, on the stand-in."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import pytest
+from bench import bench_models
+
+import dnnffi
+from dnnffi.bench import array_models, raw_models
+from dnnffi.rnn.tuning import Times, choose
+
+SHAPES = bench_models.SHAPES
+SINGLE = replace(bench_models.ONE, dtype="float32")  # which all algorithms take
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_library_alone_gives_what_the_reference_gives(host, name, training):
+    shape = SHAPES[name]
+    expected, gradients = bench_models.run(array_models.functional, shape, training=training)
+    found, graded = bench_models.run(raw_models.raw, shape, place="gpu", training=training)
+    bench_models.check(found, expected[:2])
+    if training:
+        bench_models.check(list(graded), list(gradients))
+
+
+def made(shape, training=True):
+    return raw_models.raw(shape, shape.draw(), "gpu", training)
+
+
+def timed(monkeypatch, **replayed):
+    """Each algorithm is as fast as it says, as a graph; what it says may be why it is refused."""
+
+    def tune(candidates, problem, *arguments, **keywords):
+        times = {f"cudnn {n}": Times(9.0, t) for n, t in replayed.items() if isinstance(t, float)}
+        refused = {f"cudnn {n}": why for n, why in replayed.items() if isinstance(why, str)}
+        return choose(times, refused)
+
+    monkeypatch.setattr(raw_models, "tune", tune)
+
+
+def test_the_fastest_algorithm_is_the_model(host, monkeypatch):
+    timed(monkeypatch, standard=3.0, persist_static=1.0, persist_dynamic=4.0)
+    about = made(SINGLE).about()
+    assert about["algorithm"] == "persist_static"
+    assert {name: one["ms"] for name, one in about["algorithms"].items()} == {
+        "standard": 3.0,
+        "persist_static": 1.0,
+        "persist_dynamic": 4.0,
+    }
+    assert about["algorithms"]["standard"]["workspace_bytes"] > 0
+    assert about["algorithms"]["standard"]["reserve_bytes"] > 0
+
+
+def test_what_is_launched_is_kept_and_nothing_else(host):
+    model = made(SINGLE)
+    gc.collect()
+    assert host.live("rnn") == 1
+    assert sum(graph() is not None for graph in host.memory.graphs) == 1
+    calls = host.calls("cudnnRNNForward")
+    model.step()()
+    assert host.calls("cudnnRNNForward") == calls + 1
+    assert host.violation == ""
+
+
+def test_a_launch_is_all_that_a_call_is(host):
+    model = made(SINGLE, training=False)
+    allocations = host.memory.allocations
+    model.forward()
+    assert host.memory.allocations == allocations
+
+
+def test_what_was_refused_is_told_with_the_reason(host, monkeypatch):
+    timed(monkeypatch, standard=3.0, persist_static="too far apart", persist_dynamic=2.0)
+    about = made(SINGLE).about()
+    assert about["algorithm"] == "persist_dynamic"
+    assert about["algorithms"]["persist_static"] == {"refused": "too far apart"}
+
+
+def test_without_the_standard_algorithm_there_is_no_model(host):
+    host.control.standin_fail(b"cudnnRNNForward", 1, 8)
+    with pytest.raises(RuntimeError, match="standard algorithm does not run"):
+        made(SINGLE)
+
+
+def test_a_call_of_dnnffi_says_its_algorithm_and_buffers(host):
+    data = bench_models.ONE.draw()
+    arrays = [host.asarray(array) for array in data.weights]
+    weights = dnnffi.RNNWeights.pack(
+        arrays, bench_models.ONE.spec, backend="cudnn", out=host.memory.empty((180,), "float64")
+    )
+    x = host.asarray(data.x)
+    _, _, ctx = dnnffi.lstm_forward(
+        x, None, weights, options={"algorithm": "standard"}, backend="cudnn"
+    )
+    about = array_models._about_the_newest_plan()
+    assert about["algorithm"] == "standard"
+    assert about["reserve_bytes"] == ctx._saved.context.owner.nbytes
+    assert about["workspace_bytes"] > 0
