@@ -30,7 +30,7 @@ from dnnffi.backends.own.source import (
     with_headers,
 )
 from dnnffi.device.interface import Architecture
-from simulators.cuda.memory import POISON, HostMemory, numbers_of
+from simulators.cuda.memory import POISON, SimulatedMemory, numbers_of
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -165,7 +165,7 @@ class Control:
         return 0
 
 
-class EmulatedMemory(HostMemory):
+class EmulatedMemory(SimulatedMemory):
     """Host memory with the kernels of recurrent layers.
 
     Arrays begin at ``offset`` bytes past a multiple of 256. The device has room for ``room``
@@ -209,15 +209,15 @@ class EmulatedMemory(HostMemory):
 
 
 @contextmanager
-def emulating(host, cublas):
+def emulating(simulator, cublas):
     """Run our kernels on the memory of cuDNN's stand-in, with ``cublas`` for their products."""
     kernels = EmulatedMemory(room=6)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"):
-            patch.setattr(host.memory, name, getattr(kernels, name), raising=False)
-        patch.setattr(host.memory, "constant", host.memory.array, raising=False)
-        patch.setattr(host.memory, "architecture", lambda device: Architecture(9, 0, 6))
+            patch.setattr(simulator.memory, name, getattr(kernels, name), raising=False)
+        patch.setattr(simulator.memory, "constant", simulator.memory.array, raising=False)
+        patch.setattr(simulator.memory, "architecture", lambda device: Architecture(9, 0, 6))
         patch.setattr(library, "load", lambda: cublas)
         yield
-        host.forget_plans()
+        simulator.forget_plans()
         kernels.check_margins()

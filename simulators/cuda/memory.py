@@ -39,7 +39,7 @@ class Pointer:
         self.device_id = array.device_number
 
 
-class HostArray(np.ndarray):
+class SimulatedArray(np.ndarray):
     """A NumPy array with the attributes that the vendor packages read of CuPy's."""
 
     device_number = 0
@@ -126,14 +126,14 @@ def copy_bytes(target, source, nbytes):
     return 0
 
 
-class HostMemory:
+class SimulatedMemory:
     """`Memory` on the host; every allocation is made known to the stand-in."""
 
     kind = "cuda"
 
     def __init__(self, control, devices=1):
         self.control = control
-        self.ndarray = type("HostArray", (HostArray,), {"memory": self})
+        self.ndarray = type("SimulatedArray", (SimulatedArray,), {"memory": self})
         self.devices = devices
         self.device = 0
         self.capture_number = 0
@@ -314,4 +314,4 @@ class HostMemory:
         assert now <= before, f"scratch memory was not given back: {now} arrays, {before} before"
 
     def device_name(self, device):
-        return "host stand-in"
+        return "simulated device"

@@ -10,16 +10,16 @@ from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.rnn.backend import rnn_backends
-from simulators.cuda.memory import HostMemory, RecordedLibrary
+from simulators.cuda.memory import RecordedLibrary, SimulatedMemory
 from simulators.cudnn import build
 
 
-class Host:
+class Simulator:
     """dnnffi's library object over the stand-in, its memory, and what tests ask of it."""
 
     def __init__(self, path):
         self.control_ffi, self.control = build.control(path)
-        self.memory = HostMemory(self.control)
+        self.memory = SimulatedMemory(self.control)
         self.control.standin_reset()
         lib = RecordedLibrary(ffi.dlopen(str(path)), self.memory)
         self.library = library.Library(lib, str(path), "tests", memory=self.memory)
@@ -63,15 +63,15 @@ class Host:
 
 
 @contextmanager
-def open_host(path):
+def open_simulator(path):
     """Yield a fresh library; at the end nothing is left of it, and no argument was wrong."""
-    host = Host(path)
-    with library.using(host.library):
-        yield host
-        violation = host.violation
-        host.forget_plans()
-        close_handles(host.library)
+    simulator = Simulator(path)
+    with library.using(simulator.library):
+        yield simulator
+        violation = simulator.violation
+        simulator.forget_plans()
+        close_handles(simulator.library)
         gc.collect()
     assert violation == ""
-    assert host.live() == 0
-    assert host.control.standin_registered() == 0
+    assert simulator.live() == 0
+    assert simulator.control.standin_registered() == 0

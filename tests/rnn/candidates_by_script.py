@@ -11,7 +11,7 @@ from math import prod
 
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.device.interface import Launch
-from simulators.cuda.memory import HostMemory
+from simulators.cuda.memory import SimulatedMemory
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Script:
     error: Callable[[], Exception] = RuntimeError
 
 
-class ScriptedMemory(HostMemory):
+class ScriptedMemory(SimulatedMemory):
     """Host memory that counts what is alive, and reports late what was said to fail late."""
 
     def __init__(self):

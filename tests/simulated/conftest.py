@@ -11,7 +11,7 @@ from dnnffi.backends.cudnn import conv_tuning
 from dnnffi.rnn import tuning
 from simulators.cudnn import build
 from simulators.cudnn.calls import Standin
-from simulators.cudnn.library import open_host
+from simulators.cudnn.library import open_simulator
 from simulators.errors import UnavailableError
 
 
@@ -35,17 +35,17 @@ def standin_path(pytestconfig):
 
 
 @pytest.fixture(scope="module")
-def shared_host(standin_path, tmp_path_factory):
+def shared_simulator(standin_path, tmp_path_factory):
     """One library for many cases; the check at the end finds anything left in it."""
     copy = tmp_path_factory.mktemp("standin") / "libcudnn_shared.so"
-    with open_host(shutil.copy(standin_path, copy)) as host:
-        yield host
+    with open_simulator(shutil.copy(standin_path, copy)) as simulator:
+        yield simulator
 
 
 @pytest.fixture
-def host(standin_path):
-    with open_host(standin_path) as host:
-        yield host
+def simulator(standin_path):
+    with open_simulator(standin_path) as simulator:
+        yield simulator
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from stress.user_arrays import UserArray
 from dnnffi.device import memory
 
 
-def install_kernels(host, monkeypatch):
+def install_kernels(simulator, monkeypatch):
     """Let calls with an allocator on the library of ``host`` run our kernels on the host, too."""
 
     def get(source, name, device, *, headers=(), cooperative=False, shared_bytes=0):
-        return host.memory.kernel(source, name, headers, cooperative=cooperative)
+        return simulator.memory.kernel(source, name, headers, cooperative=cooperative)
 
     monkeypatch.setattr(memory, "process_kernels", lambda: SimpleNamespace(get=get))
     monkeypatch.setattr(memory, "kernel_problem", lambda: "")
@@ -53,8 +53,8 @@ class StridedArray(UserArray):
 class Allocator:
     """An allocator that makes arrays with any strides; ``calls`` are its arguments."""
 
-    def __init__(self, host):
-        self._allocate = host.memory._allocate
+    def __init__(self, simulator):
+        self._allocate = simulator.memory._allocate
         self.calls = []
 
     def __call__(self, shape, dtype, **more):

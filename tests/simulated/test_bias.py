@@ -18,14 +18,14 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 DIGITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 1e-6, "float64": 1e-14}
 
 
-def run(host, values, layout):
+def run(simulator, values, layout):
     """The gradient of the bias of a host array [N, K, ...]."""
-    kernel = BiasGradient(values.shape, layout, values.dtype.name, 0, host.memory)
+    kernel = BiasGradient(values.shape, layout, values.dtype.name, 0, simulator.memory)
     ordered = values if layout == CHANNELS_FIRST else np.moveaxis(values, 1, -1)
-    dy = host.asarray(np.ascontiguousarray(ordered))
-    db = host.memory.empty((values.shape[1],), values.dtype)
-    workspace = host.memory.empty((kernel.workspace_bytes,), np.uint8)
-    launch = Launch(host.memory.current_stream(), 0)
+    dy = simulator.asarray(np.ascontiguousarray(ordered))
+    db = simulator.memory.empty((values.shape[1],), values.dtype)
+    workspace = simulator.memory.empty((kernel.workspace_bytes,), np.uint8)
+    launch = Launch(simulator.memory.current_stream(), 0)
     kernel.run(launch, *(array.data.ptr for array in (dy, db, workspace)))
     return np.array(db)
 
@@ -35,25 +35,25 @@ def run(host, values, layout):
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (3, 5, 37), (2, 33, 7, 9), (1, 70, 1, 1), (4, 3, 5, 6, 7), (9, 2, 80, 31)]
 )
-def test_the_sum(host, dtype, layout, shape):
+def test_the_sum(simulator, dtype, layout, shape):
     values = np.random.default_rng(0).standard_normal(shape).astype(dtype_object(dtype))
     wide = values.astype("float64")
     axes = (0, *range(2, len(shape)))
-    off = np.abs(run(host, values, layout).astype("float64") - wide.sum(axis=axes))
+    off = np.abs(run(simulator, values, layout).astype("float64") - wide.sum(axis=axes))
     assert (off <= DIGITS[dtype] * np.abs(wide).sum(axis=axes)).all()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_all_numbers_of_16_bits_are_read_and_rounded(host, dtype):
+def test_all_numbers_of_16_bits_are_read_and_rounded(simulator, dtype):
     # One number a channel: the sum is the number itself.
     values = np.arange(2**16, dtype=np.uint16).view(dtype_object(dtype)).reshape(1, -1, 1)
-    found = run(host, values, CHANNELS_FIRST)
+    found = run(simulator, values, CHANNELS_FIRST)
     expected = values.reshape(-1).astype("float32")
     np.testing.assert_array_equal(found.astype("float32"), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_sums_are_rounded_to_even(host, dtype):
+def test_sums_are_rounded_to_even(simulator, dtype):
     random = np.random.default_rng(0)
     # Sums of two numbers that the type cannot hold, ties and overflows and subnormals among them.
     bits = random.integers(0, 2**16, (2, 2**16), dtype=np.uint16)
@@ -62,22 +62,22 @@ def test_sums_are_rounded_to_even(host, dtype):
     with np.errstate(all="ignore"):
         wide = values.astype("float32")
         expected = (wide[0] + wide[1]).astype(values.dtype)
-    found = run(host, values[..., None], CHANNELS_LAST)
+    found = run(simulator, values[..., None], CHANNELS_LAST)
     np.testing.assert_array_equal(found.astype("float32"), expected.astype("float32"))
 
 
-def test_infinity_and_nan_stay(host):
+def test_infinity_and_nan_stay(simulator):
     values = np.array([[1, np.inf, np.nan], [1, 2, 3]], "float16")[..., None]
-    assert run(host, values, CHANNELS_FIRST).tolist()[:2] == [2, np.inf]
-    assert np.isnan(run(host, values, CHANNELS_FIRST)[2])
+    assert run(simulator, values, CHANNELS_FIRST).tolist()[:2] == [2, np.inf]
+    assert np.isnan(run(simulator, values, CHANNELS_FIRST)[2])
 
 
-def test_many_parts_of_few_channels(host):
+def test_many_parts_of_few_channels(simulator):
     values = np.ones((2, 2, 300, 200), "float32")
     for layout in (CHANNELS_FIRST, CHANNELS_LAST):
-        kernel = BiasGradient(values.shape, layout, "float32", 0, host.memory)
+        kernel = BiasGradient(values.shape, layout, "float32", 0, simulator.memory)
         assert kernel.workspace_bytes > 2 * 4 * 8
-        assert run(host, values, layout).tolist() == [120000.0] * 2
+        assert run(simulator, values, layout).tolist() == [120000.0] * 2
 
 
 @pytest.mark.parametrize(
@@ -93,17 +93,17 @@ def test_what_it_is_for(shape, expected):
     assert can_sum(shape) == expected
 
 
-def test_a_long_sum_of_16_bits_does_not_stop_growing(host):
+def test_a_long_sum_of_16_bits_does_not_stop_growing(simulator):
     # In float16 a sum of ones stays at 2048.
-    assert run(host, np.ones((3, 1, 1500), "f2"), CHANNELS_FIRST).tolist() == [4500.0]
+    assert run(simulator, np.ones((3, 1, 1500), "f2"), CHANNELS_FIRST).tolist() == [4500.0]
 
 
 @pytest.fixture
-def on_host(host, monkeypatch):
+def on_host(simulator, monkeypatch):
     """The functions for CuPy arrays, on arrays of the host."""
     own_bias._gradient.cache_clear()
-    monkeypatch.setattr(conv_bias, "cupy_memory", lambda: host.memory)
-    yield host
+    monkeypatch.setattr(conv_bias, "cupy_memory", lambda: simulator.memory)
+    yield simulator
     own_bias._gradient.cache_clear()
 
 

@@ -20,10 +20,10 @@ EQUAL = sorted(name for name, shape in bench_models.SHAPES.items() if not shape.
 
 
 @pytest.fixture
-def library(host, monkeypatch):
+def library(simulator, monkeypatch):
     """A function from the place to a library with arrays of its own; it notes its results."""
     user_arrays.install(monkeypatch)
-    allocate = host.memory._allocate
+    allocate = simulator.memory._allocate
     made = []
 
     def new(shape, dtype):
@@ -33,7 +33,7 @@ def library(host, monkeypatch):
     yield lambda place: ArrayLibrary(partial(UserArray.of, allocate), new, None), made
     made.clear()  # pytest keeps it for longer than the stand-in
     dnnffi.clear_plans()
-    close_handles(host.library.without_cupy())
+    close_handles(simulator.library.without_cupy())
 
 
 def arrays(results):

@@ -44,116 +44,116 @@ def problem_of(operation=FORWARD, spec=SPEC, **more):
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 
-def check(host, problem, seed=0):
+def check(simulator, problem, seed=0):
     arrays = testing.conv_inputs(problem, seed)
-    return conformance_conv.check_values(problem, arrays, host.asarray, "cudnn")
+    return conformance_conv.check_values(problem, arrays, simulator.asarray, "cudnn")
 
 
-def the_plan(host):
-    (plan,) = host.conv.plans.values()
+def the_plan(simulator):
+    (plan,) = simulator.conv.plans.values()
     return plan
 
 
-def engine_of(host):
-    return the_plan(host)._of_thread().executor.choice.engine
+def engine_of(simulator):
+    return the_plan(simulator)._of_thread().executor.choice.engine
 
 
 # Plans
 
 
-def test_a_second_call_only_executes(host):
+def test_a_second_call_only_executes(simulator):
     problem = problem_of(**FUSED)
     arrays = testing.conv_inputs(problem, 0)
-    given = [host.asarray(a) for a in (arrays.x, arrays.w, arrays.bias)]
-    residual = host.asarray(arrays.residual)
+    given = [simulator.asarray(a) for a in (arrays.x, arrays.w, arrays.bias)]
+    residual = simulator.asarray(arrays.residual)
     out = conv(*given, stride=(1, 2), groups=2, activation="relu", residual=residual)
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     again = conv(*given, stride=(1, 2), groups=2, activation="relu", residual=residual)
     np.testing.assert_array_equal(out, again)
-    assert host.calls("cudnnBackendExecute") == 1
+    assert simulator.calls("cudnnBackendExecute") == 1
     # One pack for new addresses: created, three attributes, finalized.
-    assert host.calls("*") <= 6
+    assert simulator.calls("*") <= 6
 
 
-def test_the_reference_runs_again_on_arrays_of_a_device(host, monkeypatch):
+def test_the_reference_runs_again_on_arrays_of_a_device(simulator, monkeypatch):
     monkeypatch.setattr(backend, "on_cupy", conv_backends.of("cudnn"))
-    x = host.asarray(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
-    w = host.asarray(np.ones((1, 2, 2, 2), np.float32))
+    x = simulator.asarray(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
+    w = simulator.asarray(np.ones((1, 2, 2, 2), np.float32))
     expected = dnnffi.conv(np.array(x), np.array(w))
     for _ in range(2):
         found = dnnffi.conv(x, w, backend="reference")
         np.testing.assert_array_equal(found, expected)
 
 
-def test_the_backend_that_knows_calls_is_the_one_that_is_kept(host):
+def test_the_backend_that_knows_calls_is_the_one_that_is_kept(simulator):
     problem = problem_of(**FUSED)
-    check(host, problem)
+    check(simulator, problem)
     kept = conv_backends.of("cudnn")
     conv_backends._make(registry.BACKENDS["cudnn"], kept.resources)  # by a thread that is too late
-    check(host, problem)
+    check(simulator, problem)
     assert backend.on_cupy is kept
 
 
-def test_plans_are_found_and_cleared(host):
+def test_plans_are_found_and_cleared(simulator):
     for operation in OPERATIONS:
-        check(host, problem_of(operation))
+        check(simulator, problem_of(operation))
     plans = [plan for plan in dnnffi.cached_plans() if "Cudnn" in type(plan).__name__]
     assert len(plans) == 3
     assert all("engine 1" in plan.report() for plan in plans)
     del plans
     dnnffi.clear_plans()
-    assert host.conv.plans.values() == []
+    assert simulator.conv.plans.values() == []
     gc.collect()
-    assert host.live("backend") == 0
+    assert simulator.live("backend") == 0
 
 
-def test_a_network_of_many_layers_keeps_its_plans(host):
-    w = host.memory.zeros((1, 1, 1))
-    images = [host.memory.zeros((1, 1, size)) for size in range(1, 200)]
+def test_a_network_of_many_layers_keeps_its_plans(simulator):
+    w = simulator.memory.zeros((1, 1, 1))
+    images = [simulator.memory.zeros((1, 1, size)) for size in range(1, 200)]
     for x in images:
         conv(x, w)
-    plans = host.conv.plans.values()
+    plans = simulator.conv.plans.values()
     assert len(plans) == len(images)
     for x in images:
         conv(x, w)
-    again = host.conv.plans.values()
+    again = simulator.conv.plans.values()
     assert all(one is other for one, other in zip(again, plans, strict=True))
 
 
-def test_an_empty_batch_asks_no_library(host):
-    x, w = host.memory.empty((0, 4, 5, 6)), host.memory.zeros(SPEC.weight_shape)
-    host.control.standin_reset()
+def test_an_empty_batch_asks_no_library(simulator):
+    x, w = simulator.memory.empty((0, 4, 5, 6)), simulator.memory.zeros(SPEC.weight_shape)
+    simulator.control.standin_reset()
     assert conv(x, w, groups=2).shape == (0, 6, 3, 5)
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_views_are_copied_and_the_layout_stays(host, layout):
+def test_views_are_copied_and_the_layout_stays(simulator, layout):
     problem = problem_of(layout=layout)
     arrays = testing.conv_inputs(problem, 0)
-    room = host.memory.zeros((2, 10, 12, 8))
+    room = simulator.memory.zeros((2, 10, 12, 8))
     view = room[:, ::2, ::2, ::2] if layout == CHANNELS_LAST else room[:, :8:2, ::2, :6]
     view = view.transpose(0, 3, 1, 2) if layout == CHANNELS_LAST else view[:, :, :5]
     view[...] = arrays.x
-    w = host.asarray(arrays.w)
+    w = simulator.asarray(arrays.w)
     found = conv(view, w, stride=(1, 2), groups=2, options={"math": "strict"})
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
-    assert the_plan(host).problem.layout == layout
+    assert the_plan(simulator).problem.layout == layout
 
 
-def test_an_address_that_is_not_aligned(host):
+def test_an_address_that_is_not_aligned(simulator):
     problem = problem_of()
     arrays = testing.conv_inputs(problem, 0)
-    room = host.memory.zeros((arrays.x.size + 1,))
+    room = simulator.memory.zeros((arrays.x.size + 1,))
     x = room[1:].reshape(X_SHAPE)
     x[...] = arrays.x
-    found = conv(x, host.asarray(arrays.w), stride=(1, 2), groups=2)
+    found = conv(x, simulator.asarray(arrays.w), stride=(1, 2), groups=2)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
 
 
-def at_an_odd_address(host, array):
+def at_an_odd_address(simulator, array):
     """The same numbers in memory that is not aligned to them."""
-    room = host.memory.empty((array.nbytes + 1,), np.uint8)[1:]
+    room = simulator.memory.empty((array.nbytes + 1,), np.uint8)[1:]
     moved = room.view(array.dtype).reshape(array.shape)
     moved[...] = array
     assert moved.data.ptr % 2
@@ -162,34 +162,34 @@ def at_an_odd_address(host, array):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["x", "w"])
-def test_an_array_that_is_not_aligned_to_its_elements_is_copied_as_bytes(host, name, layout):
+def test_an_array_that_is_not_aligned_to_its_elements_is_copied_as_bytes(simulator, name, layout):
     problem = problem_of(layout=layout)
     arrays = testing.conv_inputs(problem, 0)
     last = layout == CHANNELS_LAST
 
     def put(array, odd):
         array = np.ascontiguousarray(np.moveaxis(array, 1, -1)) if last else array
-        placed = at_an_odd_address(host, array) if odd else host.asarray(array)
+        placed = at_an_odd_address(simulator, array) if odd else simulator.asarray(array)
         return placed.transpose(0, 3, 1, 2) if last else placed
 
     x, w = (put(getattr(arrays, one), one == name) for one in ("x", "w"))
-    before = host.memory.copies
+    before = simulator.memory.copies
     found = conv(x, w, stride=(1, 2), groups=2)
-    assert host.memory.copies == before + 1
+    assert simulator.memory.copies == before + 1
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
 
 
-def test_an_array_in_another_layout_that_is_not_aligned_is_copied(host):
+def test_an_array_in_another_layout_that_is_not_aligned_is_copied(simulator):
     problem = problem_of(layout=CHANNELS_LAST)
     arrays = testing.conv_inputs(problem, 0)
-    x = host.asarray(np.ascontiguousarray(np.moveaxis(arrays.x, 1, -1))).transpose(0, 3, 1, 2)
-    found = conv(x, at_an_odd_address(host, arrays.w), stride=(1, 2), groups=2)
+    x = simulator.asarray(np.ascontiguousarray(np.moveaxis(arrays.x, 1, -1))).transpose(0, 3, 1, 2)
+    found = conv(x, at_an_odd_address(simulator, arrays.w), stride=(1, 2), groups=2)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
 
 
-def test_an_array_with_gaps_that_is_not_aligned_to_its_elements_is_refused(host):
-    w = host.memory.zeros(SPEC.weight_shape)
-    x = at_an_odd_address(host, np.zeros((2, 4, 5, 12), "f4"))[..., ::2]
+def test_an_array_with_gaps_that_is_not_aligned_to_its_elements_is_refused(simulator):
+    w = simulator.memory.zeros(SPEC.weight_shape)
+    x = at_an_odd_address(simulator, np.zeros((2, 4, 5, 12), "f4"))[..., ::2]
     message = r"^x must begin at a multiple of its elements' 4 bytes; it is at 0x"
     with pytest.raises(ValueError, match=message):
         conv(x, w, stride=(1, 2), groups=2)
@@ -202,20 +202,20 @@ def test_an_array_with_gaps_that_is_not_aligned_to_its_elements_is_refused(host)
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_an_executor_runs_where_the_launch_says(host, monkeypatch, fused):
+def test_an_executor_runs_where_the_launch_says(simulator, monkeypatch, fused):
     if not fused:
-        host.control.standin_set_max_operations(1)
+        simulator.control.standin_set_max_operations(1)
     problem = problem_of(**FUSED)
     arrays = testing.conv_inputs(problem, 0)
-    check(host, problem)
-    executor = the_plan(host)._of_thread().executor
+    check(simulator, problem)
+    executor = the_plan(simulator)._of_thread().executor
     assert executor.fused == fused
-    given = [host.asarray(a) for a in conformance_conv.arguments(problem, arrays)]
-    out = host.memory.zeros(problem.result_shape)
-    workspace = host.memory.empty((executor.workspace_bytes,), np.uint8)
+    given = [simulator.asarray(a) for a in conformance_conv.arguments(problem, arrays)]
+    out = simulator.memory.zeros(problem.result_shape)
+    workspace = simulator.memory.empty((executor.workspace_bytes,), np.uint8)
     at = ConvAddresses(*addresses_of(given), out.data.ptr, workspace.data.ptr)
-    launch = host.conv.resources.launch(0, host.memory.new_stream())
-    streams, allocations = [], host.memory.allocations
+    launch = simulator.conv.resources.launch(0, simulator.memory.new_stream())
+    streams, allocations = [], simulator.memory.allocations
     kernel = EpilogueKernel.run
 
     def run(self, launch, at):
@@ -226,12 +226,12 @@ def test_an_executor_runs_where_the_launch_says(host, monkeypatch, fused):
         raise AssertionError("an executor asks for no current stream")
 
     monkeypatch.setattr(EpilogueKernel, "run", run)
-    monkeypatch.setattr(host.memory, "current_stream", none)
-    host.control.standin_reset()
+    monkeypatch.setattr(simulator.memory, "current_stream", none)
+    simulator.control.standin_reset()
     executor.run(launch, at)
     assert deviation(out, conformance_conv.expected(problem, arrays)) < 1e-5
-    assert host.calls("cudnnSetStream") == 0
-    assert host.memory.allocations == allocations
+    assert simulator.calls("cudnnSetStream") == 0
+    assert simulator.memory.allocations == allocations
     assert streams == ([] if fused else [launch.stream.ptr])
 
 
@@ -240,15 +240,15 @@ def test_an_executor_runs_where_the_launch_says(host, monkeypatch, fused):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_what_no_engine_fuses_is_added_afterwards(host, transposed, layout):
+def test_what_no_engine_fuses_is_added_afterwards(simulator, transposed, layout):
     spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), groups=2, transposed=transposed)
     problem = problem_of(FORWARD, spec, layout=layout, **FUSED)
-    check(host, problem)
-    assert "residual and bias and relu: in the same graph" in the_plan(host).report()
-    host.conv.clear()
-    host.control.standin_set_max_operations(1)
-    check(host, problem)
-    assert "residual and bias and relu: one kernel more" in the_plan(host).report()
+    check(simulator, problem)
+    assert "residual and bias and relu: in the same graph" in the_plan(simulator).report()
+    simulator.conv.clear()
+    simulator.control.standin_set_max_operations(1)
+    check(simulator, problem)
+    assert "residual and bias and relu: one kernel more" in the_plan(simulator).report()
 
 
 # Tuning
@@ -267,21 +267,21 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_tuned_and_found_on_disk(host, folder, operation):
+def test_tuned_and_found_on_disk(simulator, folder, operation):
     options = ConvOptions(tune="now")
-    check(host, problem_of(operation, options=options))
-    tuning = the_plan(host).tuning
+    check(simulator, problem_of(operation, options=options))
+    tuning = the_plan(simulator).tuning
     assert tuning.source == "measured"
     assert set(tuning.times) == {
         *("engine 1 tile_size=3", "engine 1 tile_size=2", "engine 2", "engine 3")
     }
     assert "nobody can run" in tuning.refused["engine 0"]
-    host.conv.clear()
-    graphs = len(host.memory.graphs)
-    check(host, problem_of(operation))
-    assert the_plan(host).tuning == tuning._replace(source="disk")
-    assert "read from disk" in the_plan(host).report()
-    assert len(host.memory.graphs) == graphs
+    simulator.conv.clear()
+    graphs = len(simulator.memory.graphs)
+    check(simulator, problem_of(operation))
+    assert the_plan(simulator).tuning == tuning._replace(source="disk")
+    assert "read from disk" in the_plan(simulator).report()
+    assert len(simulator.memory.graphs) == graphs
 
 
 TWO = [True, 2, []]
@@ -302,50 +302,50 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
-def test_a_file_with_something_else_in_it_is_ignored(host, folder, wrong):
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    host.conv.clear()
+def test_a_file_with_something_else_in_it_is_ignored(simulator, folder, wrong):
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    simulator.conv.clear()
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
     content["value"] |= wrong
     path.write_text(json.dumps(content))
     with pytest.warns(PerformanceWarning, match="a tuning result is ignored"):
-        check(host, problem_of())
-    assert the_plan(host).tuning is None
-    assert "not measured" in the_plan(host).report()
+        check(simulator, problem_of())
+    assert the_plan(simulator).tuning is None
+    assert "not measured" in the_plan(simulator).report()
 
 
-def test_the_fastest_is_used(host, folder, monkeypatch):
+def test_the_fastest_is_used(simulator, folder, monkeypatch):
     costs(monkeypatch, 3.0, 1.0, 2.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    assert the_plan(host).tuning.times == {
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    assert the_plan(simulator).tuning.times == {
         "engine 1 tile_size=3": 3.0,
         "engine 2": 1.0,
         "engine 3": 2.0,
         "engine 1 tile_size=2": 4.0,
     }
-    assert engine_of(host) == 2
+    assert engine_of(simulator) == 2
 
 
 @pytest.mark.parametrize("source", ["measured", "disk"])
-def test_the_fastest_is_made_again_as_it_was_measured(host, folder, monkeypatch, source):
+def test_the_fastest_is_made_again_as_it_was_measured(simulator, folder, monkeypatch, source):
     costs(monkeypatch, 3.0, 2.0, 2.0, 1.0)
-    check(host, problem_of(options=ConvOptions(tune="now")))
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
     if source == "disk":
-        host.conv.clear()
-        check(host, problem_of())
-    assert the_plan(host).tuning.source == source
+        simulator.conv.clear()
+        check(simulator, problem_of())
+    assert the_plan(simulator).tuning.source == source
     # Set otherwise, the stand-in's engine needs 1024 bytes for each size of its tiles.
-    report = the_plan(host).report()
+    report = the_plan(simulator).report()
     assert "engine 1; knobs tile_size 2; workspace 3072 bytes" in report
 
 
-def test_another_thread_has_the_plan_of_the_first(host):
-    check(host, problem_of())
-    plan, sizes = the_plan(host), []
+def test_another_thread_has_the_plan_of_the_first(simulator):
+    check(simulator, problem_of())
+    plan, sizes = the_plan(simulator), []
 
     def look():
-        with host.memory.use(plan.device):
+        with simulator.memory.use(plan.device):
             sizes.append(plan._of_thread().executor.workspace_bytes)
 
     look()
@@ -366,23 +366,23 @@ def wrong_in(monkeypatch, number):
     monkeypatch.setattr(conv_tuning, "sample", found)
 
 
-def test_a_candidate_whose_results_differ_is_not_eligible(host, folder, monkeypatch):
+def test_a_candidate_whose_results_differ_is_not_eligible(simulator, folder, monkeypatch):
     wrong_in(monkeypatch, 2)
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    tuning = the_plan(host).tuning
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    tuning = the_plan(simulator).tuning
     assert "differ from those of most" in tuning.refused["engine 2"]
     assert "engine 2" not in tuning.times
 
 
-def test_what_most_find_is_right_not_what_the_first_finds(host, folder, monkeypatch):
+def test_what_most_find_is_right_not_what_the_first_finds(simulator, folder, monkeypatch):
     wrong_in(monkeypatch, 1)
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    tuning = the_plan(host).tuning
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    tuning = the_plan(simulator).tuning
     assert "differ from those of most" in tuning.refused["engine 1 tile_size=3"]
     assert set(tuning.times) == {"engine 1 tile_size=2", "engine 2", "engine 3"}
 
 
-def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch):
+def test_those_near_the_fastest_are_measured_in_turns(simulator, folder, monkeypatch):
     costs(monkeypatch, 1.0, 1.19, 1.05, 1.3)
     asked = []
 
@@ -391,29 +391,29 @@ def test_those_near_the_fastest_are_measured_in_turns(host, folder, monkeypatch)
         return {"engine 1 tile_size=3": 3.0, "engine 2": 2.5, "engine 3": 2.6}
 
     monkeypatch.setattr(conv_tuning, "_in_turns", in_turns)
-    check(host, problem_of(options=ConvOptions(tune="now")))
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
     assert asked == [["engine 1 tile_size=3", "engine 3", "engine 2"]]
-    assert engine_of(host) == 2  # though "engine 1 tile_size=2" took 1.3 at its own time
+    assert engine_of(simulator) == 2  # though "engine 1 tile_size=2" took 1.3 at its own time
 
 
-def finalists(host):
+def finalists(simulator):
     """A trial, executors and choices of two of them."""
     problem = problem_of()
-    check(host, problem)
-    executors = ConvExecutors(host.library, problem, current_launch(host.library))
+    check(simulator, problem)
+    executors = ConvExecutors(simulator.library, problem, current_launch(simulator.library))
     choices = {str(one.choice): one.choice for one in itertools.islice(executors, 2)}
-    return conv_tuning.ConvTrial(problem, 0, host.conv.resources), executors, choices
+    return conv_tuning.ConvTrial(problem, 0, simulator.conv.resources), executors, choices
 
 
-def test_plans_taking_turns_have_the_mean_of_several_places(host, monkeypatch):
+def test_plans_taking_turns_have_the_mean_of_several_places(simulator, monkeypatch):
     turns = iter([5.0, 1.0, 2.0, 3.0, *[4.0, 3.0, 9.0, 1.0], *[3.0, 2.5, 3.0, 2.0]])
-    monkeypatch.setattr(host.memory, "elapsed", lambda call: call() or next(turns))
-    times = conv_tuning._in_turns(*finalists(host))
+    monkeypatch.setattr(simulator.memory, "elapsed", lambda call: call() or next(turns))
+    times = conv_tuning._in_turns(*finalists(simulator))
     assert times == pytest.approx({"engine 1 tile_size=3": 0.3, "engine 2": 0.4 / 3})
     assert next(turns, None) is None
 
 
-def test_the_places_are_different_ones(host, monkeypatch):
+def test_the_places_are_different_ones(simulator, monkeypatch):
     seen, turns = [], conv_tuning._turns
 
     def kept(trial, executors):
@@ -421,12 +421,12 @@ def test_the_places_are_different_ones(host, monkeypatch):
         return turns(trial, executors)
 
     monkeypatch.setattr(conv_tuning, "_turns", kept)
-    conv_tuning._in_turns(*finalists(host))
+    conv_tuning._in_turns(*finalists(simulator))
     addresses = {trial.arrays[0].data.ptr for trial in seen}
     assert len(seen) == len(addresses) == 3
 
 
-def test_plans_taking_turns_share_a_workspace(host, monkeypatch):
+def test_plans_taking_turns_share_a_workspace(simulator, monkeypatch):
     call, given = conv_tuning.ConvTrial.call, []
 
     def kept(trial, executor, workspace):
@@ -434,31 +434,31 @@ def test_plans_taking_turns_share_a_workspace(host, monkeypatch):
         return call(trial, executor, workspace)
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", kept)
-    conv_tuning._in_turns(*finalists(host))
+    conv_tuning._in_turns(*finalists(simulator))
     assert len(given) == 6
     for (at, nbytes, one), (beside, _, other) in zip(given[::2], given[1::2], strict=True):
         assert at == beside
         assert nbytes == max(one, other) > 0
 
 
-def test_without_memory_for_another_place_the_first_decides(host, monkeypatch):
+def test_without_memory_for_another_place_the_first_decides(simulator, monkeypatch):
     def none(trial):
         raise MemoryError("no more of it")
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "elsewhere", none)
     monkeypatch.setattr(conv_tuning, "_turns", lambda trial, executors: dict.fromkeys(executors, 2))
-    assert set(conv_tuning._in_turns(*finalists(host)).values()) == {2}
+    assert set(conv_tuning._in_turns(*finalists(simulator)).values()) == {2}
 
 
-def test_what_fails_in_turns_leaves_it_to_the_first_measurement(host, monkeypatch):
+def test_what_fails_in_turns_leaves_it_to_the_first_measurement(simulator, monkeypatch):
     def fails(trial, executors):
         raise CudnnError("function", 1, "STATUS")
 
     monkeypatch.setattr(conv_tuning, "_turns", fails)
-    assert conv_tuning._in_turns(*finalists(host)) == {}
+    assert conv_tuning._in_turns(*finalists(simulator)) == {}
 
 
-def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypatch):
+def test_a_candidate_that_writes_nothing_is_not_eligible(simulator, folder, monkeypatch):
     call, calls = conv_tuning.ConvTrial.call, []
 
     def nothing_by_the_second(trial, executor, workspace):
@@ -466,23 +466,23 @@ def test_a_candidate_that_writes_nothing_is_not_eligible(host, folder, monkeypat
         return (lambda stream: None) if len(calls) == 2 else call(trial, executor, workspace)
 
     monkeypatch.setattr(conv_tuning.ConvTrial, "call", nothing_by_the_second)
-    check(host, problem_of(options=ConvOptions(tune="now")))
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
     assert calls == [1, 2, 3, 1]
-    assert "differ from those of most" in the_plan(host).tuning.refused["engine 2"]
+    assert "differ from those of most" in the_plan(simulator).tuning.refused["engine 2"]
 
 
-def test_a_file_of_another_version_is_not_believed(host, folder):
-    check(host, problem_of(options=ConvOptions(tune="now")))
+def test_a_file_of_another_version_is_not_believed(simulator, folder):
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
     (path,) = folder.rglob("*.json")
     path.write_text(path.read_text().replace("tile_size", "no_such_knob"))
-    host.conv.clear()
-    check(host, problem_of())
-    assert engine_of(host) in (1, 2, 3)
+    simulator.conv.clear()
+    check(simulator, problem_of())
+    assert engine_of(simulator) in (1, 2, 3)
 
 
-def test_a_plan_is_measured_by_one_at_a_time(host, folder, monkeypatch):
-    check(host, problem_of())
-    plan = the_plan(host)
+def test_a_plan_is_measured_by_one_at_a_time(simulator, folder, monkeypatch):
+    check(simulator, problem_of())
+    plan = the_plan(simulator)
     measure, inner = plan._tuner.measure, []
 
     def measured(*arguments):
@@ -499,65 +499,65 @@ def test_a_plan_is_measured_by_one_at_a_time(host, folder, monkeypatch):
 # Faults
 
 
-def test_a_plan_that_fails_is_followed_by_the_next(host):
-    check(host, problem_of())
-    assert engine_of(host) == 1
+def test_a_plan_that_fails_is_followed_by_the_next(simulator):
+    check(simulator, problem_of())
+    assert engine_of(simulator) == 1
     for expected in (2, 3):
-        host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
-        check(host, problem_of())
-        assert engine_of(host) == expected
-    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+        simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+        check(simulator, problem_of())
+        assert engine_of(simulator) == expected
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     with pytest.raises(CudnnError, match="cudnnBackendExecute"):
-        check(host, problem_of())
-    check(host, problem_of())
-    assert engine_of(host) == 1, "a later call begins anew"
-    assert "gave up engine 1" in the_plan(host).report()
+        check(simulator, problem_of())
+    check(simulator, problem_of())
+    assert engine_of(simulator) == 1, "a later call begins anew"
+    assert "gave up engine 1" in the_plan(simulator).report()
 
 
 def test_after_the_last_plan_has_failed_a_call_begins_with_the_measured_one(
-    host, folder, monkeypatch
+    simulator, folder, monkeypatch
 ):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
     problem, used = problem_of(options=ConvOptions(tune="now")), []
-    check(host, problem)
+    check(simulator, problem)
     with pytest.raises(CudnnError, match="cudnnBackendExecute"):  # noqa: PT012 - the last
         while True:
-            used.append(engine_of(host))
-            host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
-            check(host, problem)
+            used.append(engine_of(simulator))
+            simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+            check(simulator, problem)
     assert used[0] == 2
     assert used[-1] == 3
-    check(host, problem)
-    assert engine_of(host) == 2
+    check(simulator, problem)
+    assert engine_of(simulator) == 2
 
 
-def test_without_memory_for_the_workspace_another_engine_is_used(host):
+def test_without_memory_for_the_workspace_another_engine_is_used(simulator):
     problem = problem_of()
     arrays = testing.conv_inputs(problem, 0)
-    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
+    x, w = simulator.asarray(arrays.x), simulator.asarray(arrays.w)
     conv(x, w, stride=(1, 2), groups=2)
-    host.conv.resources.workspaces.clear()
-    host.memory.fail_allocation = 1  # the result has its memory, the workspace not
+    simulator.conv.resources.workspaces.clear()
+    simulator.memory.fail_allocation = 1  # the result has its memory, the workspace not
     found = conv(x, w, stride=(1, 2), groups=2)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
-    assert engine_of(host) == 2
-    assert "MemoryError" in the_plan(host).report()
-    host.memory.fail_allocation = 0
+    assert engine_of(simulator) == 2
+    assert "MemoryError" in the_plan(simulator).report()
+    simulator.memory.fail_allocation = 0
     with pytest.raises(MemoryError):
         conv(x, w, stride=(1, 2), groups=2)
 
 
-def test_without_memory_only_an_engine_that_needs_less_is_tried(host, folder, monkeypatch):
+def test_without_memory_only_an_engine_that_needs_less_is_tried(simulator, folder, monkeypatch):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    assert engine_of(host) == 2  # of 64 bytes, before which the heuristics have one of 4096
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    assert engine_of(simulator) == 2  # of 64 bytes, before which the heuristics have one of 4096
     problem = problem_of(options=ConvOptions(tune="now"))
     arrays = testing.conv_inputs(problem, 0)
-    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
-    host.conv.resources.workspaces.clear()
-    host.memory.fail_allocation = 1
+    x, w = simulator.asarray(arrays.x), simulator.asarray(arrays.w)
+    simulator.conv.resources.workspaces.clear()
+    simulator.memory.fail_allocation = 1
     conv(x, w, stride=(1, 2), groups=2, options={"tune": "now"})
-    assert engine_of(host) == 3
+    assert engine_of(simulator) == 3
 
 
 @pytest.mark.parametrize(
@@ -567,29 +567,29 @@ def test_without_memory_only_an_engine_that_needs_less_is_tried(host, folder, mo
         ({"math": "strict", "workspace_limit": 64}, "engine 2"),
     ],
 )
-def test_only_what_the_options_allow(host, options, words):
-    check(host, problem_of(options=ConvOptions(**options)))
-    assert words in the_plan(host).report()
+def test_only_what_the_options_allow(simulator, options, words):
+    check(simulator, problem_of(options=ConvOptions(**options)))
+    assert words in the_plan(simulator).report()
 
 
-def test_an_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypatch):
+def test_an_engine_that_is_known_to_be_wrong_is_not_used(simulator, folder, monkeypatch):
     costs(monkeypatch, 2.0, 1.0, 3.0, 4.0)
-    check(host, problem_of(options=ConvOptions(tune="now")))
-    assert engine_of(host) == 2
-    host.conv.clear()
+    check(simulator, problem_of(options=ConvOptions(tune="now")))
+    assert engine_of(simulator) == 2
+    simulator.conv.clear()
     wrong = tuple(known_wrong.KnownWrong("forward", e, "is wrong", False) for e in (1, 2))
     monkeypatch.setattr(known_wrong, "TABLE", wrong)
-    check(host, problem_of())  # what is on disk does not count against it
-    assert engine_of(host) == 3
-    host.conv.clear()
-    check(host, problem_of(layout=CHANNELS_LAST))
-    assert engine_of(host) == 1
+    check(simulator, problem_of())  # what is on disk does not count against it
+    assert engine_of(simulator) == 3
+    simulator.conv.clear()
+    check(simulator, problem_of(layout=CHANNELS_LAST))
+    assert engine_of(simulator) == 1
 
 
-def test_no_engine_is_an_error_that_says_what_to_change(host):
-    host.control.standin_set_max_operations(0)
+def test_no_engine_is_an_error_that_says_what_to_change(simulator):
+    simulator.control.standin_set_max_operations(0)
     with pytest.raises(UnsupportedError, match="has no engine for forward") as caught:
-        check(host, problem_of(options=ConvOptions(math="strict", workspace_limit=0)))
+        check(simulator, problem_of(options=ConvOptions(math="strict", workspace_limit=0)))
     text = str(caught.value)
     assert "no engine fuses 1 operations" in text
     assert "options['math'] other than 'strict'" in text
@@ -598,15 +598,15 @@ def test_no_engine_is_an_error_that_says_what_to_change(host):
     assert "deterministic'] False" not in text
 
 
-def test_an_output_padding_of_the_stride_or_more(host):
-    x, w = host.memory.zeros((1, 2, 5)), host.memory.zeros((2, 2, 3))
+def test_an_output_padding_of_the_stride_or_more(simulator):
+    x, w = simulator.memory.zeros((1, 2, 5)), simulator.memory.zeros((2, 2, 3))
     message = (
         r"^cuDNN [\d.]+: output_padding must be smaller than stride, \(1,\); got \(2,\); reference"
     )
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     with pytest.raises(UnsupportedError, match=message):
         dnnffi.conv_transpose(x, w, dilation=3, output_padding=2, backend="cudnn")
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 ASYMMETRIC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), padding=((0, 1), 1))
@@ -623,47 +623,47 @@ ASYMMETRIC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), padding=((0,
     ids=["fused", "backward_data", "fused, asymmetric", "backward_data, asymmetric"],
 )
 @pytest.mark.parametrize("tune", ["auto", "now"])
-def test_whichever_call_fails_nothing_is_left_behind(host, problem, tune):
+def test_whichever_call_fails_nothing_is_left_behind(simulator, problem, tune):
     problem = problem._replace(options=ConvOptions(tune=tune))
 
     def everything():
-        check(host, problem)
-        host.conv.clear()
+        check(simulator, problem)
+        simulator.conv.clear()
 
     everything()
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     everything()
-    total = host.calls("*")
+    total = simulator.calls("*")
     failed, survived = set(), 0
     # Tuning calls the library hundreds of times, much of it alike.
     for number in range(1, total + 1, 17 if tune == "now" else 1):
-        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
+        simulator.control.standin_fail(b"*", number, INTERNAL_ERROR)
         try:
             everything()
         except (CudnnError, UnsupportedError):
-            failed.add(host.control_ffi.string(host.control.standin_failed()))
+            failed.add(simulator.control_ffi.string(simulator.control.standin_failed()))
         else:
             survived += 1  # an engine that fails is followed by the next
-        host.control.standin_fail(b"*", 0, 0)
-        host.conv.clear()
-        if host.live("backend"):
+        simulator.control.standin_fail(b"*", 0, 0)
+        simulator.conv.clear()
+        if simulator.live("backend"):
             gc.collect()
-        assert host.live("backend") == 0, number
+        assert simulator.live("backend") == 0, number
     assert survived > 0
     # What follows the convolution may run by itself, and tuning goes on to the next candidate.
     assert bool(failed) == (problem.operation == BACKWARD_DATA and tune != "now")
-    host.control.standin_reset()
+    simulator.control.standin_reset()
 
 
-def test_threads_have_plans_of_their_own(host):
+def test_threads_have_plans_of_their_own(simulator):
     failures = []
 
     def work():
         try:
             # Fewer than are captured: what is captured here is captured of all threads.
             for _ in range(CAPTURED_AT - 1):
-                check(host, problem_of(**FUSED))
-            close_handles(host.library)
+                check(simulator, problem_of(**FUSED))
+            close_handles(simulator.library)
         except BaseException as error:
             failures.append(error)
 
@@ -673,16 +673,16 @@ def test_threads_have_plans_of_their_own(host):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert the_plan(host) is not None
+    assert the_plan(simulator) is not None
 
 
-def test_validation_sees_a_wrong_result(host, monkeypatch):
+def test_validation_sees_a_wrong_result(simulator, monkeypatch):
     problem = problem_of()
     arrays = testing.conv_inputs(problem, 0)
-    x, w = host.asarray(arrays.x), host.asarray(arrays.w)
+    x, w = simulator.asarray(arrays.x), simulator.asarray(arrays.w)
     options = {"validate": True}
     conv(x, w, stride=(1, 2), groups=2, options=options)
-    plan = the_plan(host)
+    plan = the_plan(simulator)
     run_at = plan.run_at
     monkeypatch.setattr(plan, "run_at", lambda *given: 2 * run_at(*given))
     with pytest.raises(ValidationError, match="y "):
@@ -692,14 +692,16 @@ def test_validation_sees_a_wrong_result(host, monkeypatch):
 # A held plan
 
 
-def held(host, operation=FORWARD, layout="channels_first", **more):
+def held(simulator, operation=FORWARD, layout="channels_first", **more):
     problem = problem_of(operation, layout=layout, **more)
     arrays = testing.conv_inputs(problem, 0)
 
     def put(array):
         if array is None or array.ndim == 1 or layout != CHANNELS_LAST:
-            return None if array is None else host.asarray(array)
-        return host.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1))).transpose(0, 3, 1, 2)
+            return None if array is None else simulator.asarray(array)
+        return simulator.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1))).transpose(
+            0, 3, 1, 2
+        )
 
     given = [put(array) for array in conformance_conv.arguments(problem, arrays)]
     asked = {"operation": operation, "layout": layout, "backend": "cudnn"} | more
@@ -709,8 +711,8 @@ def held(host, operation=FORWARD, layout="channels_first", **more):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_buffers_plan(host, operation, layout):
-    plan, given, expected, _ = held(host, operation, layout)
+def test_a_buffers_plan(simulator, operation, layout):
+    plan, given, expected, _ = held(simulator, operation, layout)
     with plan:
         out = plan.run(*given)
         assert deviation(out, expected) < 1e-5
@@ -718,9 +720,9 @@ def test_a_buffers_plan(host, operation, layout):
             out[...] = seed
             assert plan.run(*given, out=out) is out
             assert deviation(out, expected) < 1e-5
-        host.control.standin_reset()
+        simulator.control.standin_reset()
         plan.run(*given, out=out)
-        assert host.calls("*") == host.calls("cudnnBackendExecute") == 1
+        assert simulator.calls("*") == simulator.calls("cudnnBackendExecute") == 1
         plan.autotune()
         plan.run(*given, out=out)
         assert deviation(out, expected) < 1e-5
@@ -732,23 +734,25 @@ def test_a_buffers_plan(host, operation, layout):
         plan.autotune()
 
 
-def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call(host, monkeypatch):
+def test_a_plan_takes_the_backend_and_the_device_of_the_arrays_of_its_first_call(
+    simulator, monkeypatch
+):
     monkeypatch.setattr(registry, "kind", lambda array: "cuda")  # these are NumPy's, of a subclass
-    named, given, expected, _ = held(host)
+    named, given, expected, _ = held(simulator)
     named.close()
     with dnnffi.ConvPlan(SPEC, X_SHAPE) as plan:
         plan.autotune()
-        host.control.standin_reset()
+        simulator.control.standin_reset()
         assert plan.device is None
-        assert host.calls("*") == 0
+        assert simulator.calls("*") == 0
         assert deviation(plan.run(*given), expected) < 1e-5
         assert plan.device == 0
         assert "measured in this process" in plan.report()
 
 
-def test_a_buffers_plan_on_other_arrays(host):
-    plan, given, expected, put = held(host)
-    outs = [host.memory.zeros(plan.problem.result_shape, np.float32) for _ in range(2)]
+def test_a_buffers_plan_on_other_arrays(simulator):
+    plan, given, expected, put = held(simulator)
+    outs = [simulator.memory.zeros(plan.problem.result_shape, np.float32) for _ in range(2)]
     for _ in range(2):
         for out in outs:
             out[...] = 0
@@ -760,47 +764,52 @@ def test_a_buffers_plan_on_other_arrays(host):
     plan.close()
 
 
-def test_a_buffers_plan_with_everything(host):
-    plan, given, expected, _ = held(host, **FUSED)
+def test_a_buffers_plan_with_everything(simulator):
+    plan, given, expected, _ = held(simulator, **FUSED)
     out = plan.run(*given)
     plan.run(*given, out=out)
     assert deviation(out, expected) < 1e-5
-    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     out[...] = 0
     plan.run(*given, out=out)
     assert deviation(out, expected) < 1e-5
     plan.close()
 
 
-def test_a_buffers_plan_counts_its_arrays(host):
-    plan, (x, w, *_), _, _ = held(host)
+def test_a_buffers_plan_counts_its_arrays(simulator):
+    plan, (x, w, *_), _, _ = held(simulator)
     out = plan.run(x, w)
     plan.run(x, w, out=out)
-    with pytest.raises(TypeError, match=r"^bias must be None, as in the problem; got HostArray$"):
+    with pytest.raises(
+        TypeError, match=r"^bias must be None, as in the problem; got SimulatedArray$"
+    ):
         plan.run(x, w, x, out=out)
     with pytest.raises(TypeError, match=r"^w must be an array; got NoneType$"):
         plan.run(x, out=out)
     plan.close()
 
 
-def test_a_buffers_plan_keeps_no_array_alive(host):
-    plan, given, _, _ = held(host)
+def test_a_buffers_plan_keeps_no_array_alive(simulator):
+    plan, given, _, _ = held(simulator)
     out = plan.run(*given)
     plan.run(*given, out=out)
-    before = host.control.standin_registered()
+    before = simulator.control.standin_registered()
     del given, out
     gc.collect()
-    assert host.control.standin_registered() <= before - 3
+    assert simulator.control.standin_registered() <= before - 3
     plan.close()
 
 
-def test_wrong_arguments_of_a_buffers_plan(host):
-    plan, (x, w, *_), _, _ = held(host)
-    small, out = host.memory.zeros((2, 4, 5, 5)), host.memory.zeros(plan.problem.result_shape)
-    host.control.standin_reset()
+def test_wrong_arguments_of_a_buffers_plan(simulator):
+    plan, (x, w, *_), _, _ = held(simulator)
+    small, out = (
+        simulator.memory.zeros((2, 4, 5, 5)),
+        simulator.memory.zeros(plan.problem.result_shape),
+    )
+    simulator.control.standin_reset()
     for arrays, keywords, error, message in (
         ((x,), {}, TypeError, r"^w must be an array; got NoneType$"),
-        ((x, w, x), {}, TypeError, r"^bias must be None, as in the problem; got HostArray$"),
+        ((x, w, x), {}, TypeError, r"^bias must be None, as in the problem; got SimulatedArray$"),
         ((x, w, None, None, x), {}, TypeError, r"takes x, w, bias, residual; got 5 arrays$"),
         ((small, w), {}, ValueError, r"^x must have shape \(2, 4, 5, 6\); got \(2, 4, 5, 5\)$"),
         ((x.astype("f8"), w), {}, TypeError, r"^x must have dtype float32; got float64; "),
@@ -810,7 +819,7 @@ def test_wrong_arguments_of_a_buffers_plan(host):
     ):
         with pytest.raises(error, match=message):
             plan.run(*arrays, **keywords)
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
     plan.close()
     for keywords, error, message in (
         ({"operation": "sideways"}, ValueError, "operation must be one of"),
@@ -827,7 +836,7 @@ def test_wrong_arguments_of_a_buffers_plan(host):
             dnnffi.ConvPlan(SPEC, X_SHAPE, **keywords)
     with pytest.raises(TypeError, match="spec must be a ConvSpec; got tuple"):
         dnnffi.ConvPlan((), X_SHAPE)
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 def test_a_buffers_plan_of_the_reference():

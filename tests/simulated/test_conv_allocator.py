@@ -34,9 +34,9 @@ FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 
 @pytest.fixture(autouse=True)
-def pool(host, monkeypatch):
+def pool(simulator, monkeypatch):
     """A pool whose freed blocks are reused, the last one first."""
-    memory = host.memory
+    memory = simulator.memory
     new, scratch, free = memory._allocate, memory.scratch, {}
 
     def allocate(size):
@@ -62,12 +62,12 @@ def pool(host, monkeypatch):
 
 
 @pytest.fixture
-def user(host, monkeypatch, tmp_path):
+def user(simulator, monkeypatch, tmp_path):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     user_arrays.install(monkeypatch)
-    external_memory.install_kernels(host, monkeypatch)
-    yield Allocator(host)
-    user_arrays.forget(host.library)
+    external_memory.install_kernels(simulator, monkeypatch)
+    yield Allocator(simulator)
+    user_arrays.forget(simulator.library)
 
 
 def problem_of(operation=FORWARD, spec=SPEC, size=SIZE, *, tune="auto", **more):
@@ -225,14 +225,14 @@ def test_a_result_is_compared_with_the_reference(user, layout):
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_without_a_batch_the_result_is_the_allocators(host, user, layout, operation):
+def test_without_a_batch_the_result_is_the_allocators(simulator, user, layout, operation):
     problem = problem_of(operation, size=(0, 5, 6), layout=layout)
     call = Call(user, problem)
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     found = call.run()
     assert found.shape == problem.result_shape
     assert not np.array(found).any()
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 # The gradient of a bias
@@ -289,7 +289,7 @@ def test_a_call_is_tuned_and_new_sizes_use_what_was_measured(user, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_calls_on_the_same_addresses_are_replayed(host, user, layout):
+def test_calls_on_the_same_addresses_are_replayed(simulator, user, layout):
     call = Call(user, problem_of(layout=layout, **FUSED))
     for number in range(1, 2 * CAPTURED_AT):
         call.check()
@@ -297,9 +297,9 @@ def test_calls_on_the_same_addresses_are_replayed(host, user, layout):
     (graph,) = plan_of(call.problem)._of_thread().operation.graphs.values()
     assert graph.launches == CAPTURED_AT
     del graph
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     call.check()
-    assert host.calls("*") == host.calls("cudnnBackendExecute") == 1
+    assert simulator.calls("*") == simulator.calls("cudnnBackendExecute") == 1
 
 
 def test_a_call_that_is_known_is_not_checked_again(user, monkeypatch):
@@ -322,19 +322,19 @@ def test_depthwise_kernels_are_measured_and_used(user, layout, monkeypatch):
     assert plan_of(problem)._of_thread().executor.choice.engine == OWN
 
 
-def test_what_no_engine_fuses_is_a_kernel_of_ours(host, user):
-    host.control.standin_set_max_operations(1)
+def test_what_no_engine_fuses_is_a_kernel_of_ours(simulator, user):
+    simulator.control.standin_set_max_operations(1)
     problem = problem_of(**FUSED)
     Call(user, problem).check()
     assert "one kernel more" in plan_of(problem).report()
 
 
-def test_plans_of_allocators_are_apart_from_those_of_cupy(host, user):
+def test_plans_of_allocators_are_apart_from_those_of_cupy(simulator, user):
     problem = problem_of()
     Call(user, problem).check()
     arrays = testing.conv_inputs(problem, 0)
-    conformance_conv.run(problem, arrays, host.asarray, "cudnn")
-    assert len(host.conv.plans) == 1
+    conformance_conv.run(problem, arrays, simulator.asarray, "cudnn")
+    assert len(simulator.conv.plans) == 1
     found = [one for one in conv_backends.used() if getattr(one, "resources", None)]
     assert [len(one.plans) for one in found] == [1, 1]
 
@@ -343,23 +343,27 @@ def test_plans_of_allocators_are_apart_from_those_of_cupy(host, user):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_a_copy_has_the_elements_of_its_source(host, dtype):
+def test_a_copy_has_the_elements_of_its_source(simulator, dtype):
     random = np.random.default_rng(0)
     for _ in range(12):
         rank = int(random.integers(1, 6))
         shape = tuple(map(int, random.integers(1, 5, rank)))
-        source = host.asarray(random.standard_normal(tuple(2 * n for n in shape)).astype(dtype))
+        source = simulator.asarray(
+            random.standard_normal(tuple(2 * n for n in shape)).astype(dtype)
+        )
         source = source[tuple(slice(None, None, int(step)) for step in random.integers(1, 3, rank))]
         source = source[tuple(slice(n) for n in shape)].transpose(random.permutation(rank))
         last = bool(random.integers(2))
         strides = tuple(n * source.itemsize for n in packed_strides(source.shape, last))
-        target = host.memory.empty_strided(source.shape, source.dtype, strides, source.nbytes)
-        relayout(source, target, Launch(host.memory.stream, 0), host.memory)
+        target = simulator.memory.empty_strided(source.shape, source.dtype, strides, source.nbytes)
+        relayout(source, target, Launch(simulator.memory.stream, 0), simulator.memory)
         np.testing.assert_array_equal(target, source)
 
 
-def test_a_broadcast_array_is_copied(host):
-    source = np.broadcast_to(host.asarray(np.arange(3.0)), (2, 4, 3)).view(host.memory.ndarray)
-    target = host.memory.empty((2, 4, 3), "f8")
-    relayout(source, target, Launch(host.memory.stream, 0), host.memory)
+def test_a_broadcast_array_is_copied(simulator):
+    source = np.broadcast_to(simulator.asarray(np.arange(3.0)), (2, 4, 3)).view(
+        simulator.memory.ndarray
+    )
+    target = simulator.memory.empty((2, 4, 3), "f8")
+    relayout(source, target, Launch(simulator.memory.stream, 0), simulator.memory)
     np.testing.assert_array_equal(target, source)

@@ -33,27 +33,30 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "make", "error", "message"), CASES)
-def test_refused_before_any_call(shared_host, name, make, error, message):
+def test_refused_before_any_call(shared_simulator, name, make, error, message):
     arguments = make(bad.right(name))
 
     def on_host(value):
-        return shared_host.asarray(value) if isinstance(value, np.ndarray) else value
+        return shared_simulator.asarray(value) if isinstance(value, np.ndarray) else value
 
     arrays = [on_host(value) for value in arguments.arrays]
     keywords = {"backend": "cudnn"} | {
         name: on_host(value) if name == "residual" else value
         for name, value in arguments.keywords.items()
     }
-    before = shared_host.calls("*")
+    before = shared_simulator.calls("*")
     with pytest.raises(error, match=message) as caught:
         getattr(dnnffi, name)(*arrays, **keywords)
     assert type(caught.value) is error
-    assert shared_host.calls("*") == before
+    assert shared_simulator.calls("*") == before
 
 
-def test_an_array_that_is_not_on_the_device(shared_host):
+def test_an_array_that_is_not_on_the_device(shared_simulator):
     x, w = bad.zeros(*bad.X), bad.zeros(*bad.W)
-    for arrays, name in (((x, shared_host.asarray(w)), "x"), ((shared_host.asarray(x), w), "w")):
+    for arrays, name in (
+        ((x, shared_simulator.asarray(w)), "x"),
+        ((shared_simulator.asarray(x), w), "w"),
+    ):
         with pytest.raises(TypeError, match=rf"^{name} must be a CuPy array .*; got ndarray$"):
             dnnffi.conv(*arrays, groups=2, backend="cudnn")
 
@@ -67,23 +70,23 @@ def test_an_array_that_is_not_on_the_device(shared_host):
         *(("backward_weights", number, name) for number, name in enumerate(("dy", "x"))),
     ],
 )
-def test_the_result_of_a_plan_shares_no_memory(shared_host, operation, number, name, backend):
+def test_the_result_of_a_plan_shares_no_memory(shared_simulator, operation, number, name, backend):
     spec = dnnffi.ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding="same")
     fused = {"bias": True, "residual": True} if operation == "forward" else {}
     plan = dnnffi.ConvPlan(spec, bad.X, operation=operation, backend=backend, **fused)
     problem = plan.problem
-    arrays = [shared_host.memory.zeros(shape, "f4") for shape in problem.argument_shapes]
+    arrays = [shared_simulator.memory.zeros(shape, "f4") for shape in problem.argument_shapes]
     # One allocation for both: the result starts in the middle of the argument.
     size, start = arrays[number].size, arrays[number].size // 2 // 4 * 4
-    both = shared_host.memory.zeros((size + prod(problem.result_shape),), "f4")
+    both = shared_simulator.memory.zeros((size + prod(problem.result_shape),), "f4")
     arrays[number] = both[:size].reshape(arrays[number].shape)
     out = both[start : start + prod(problem.result_shape)].reshape(problem.result_shape)
     if backend == "reference":
         arrays, out = [np.asarray(array) for array in arrays], np.asarray(out)
     result = RESULTS[operation]
     message = rf"^({name} and {result}|{result} and {name}) must not share memory: one is written$"
-    before = shared_host.calls("cudnnBackendExecute")
+    before = shared_simulator.calls("cudnnBackendExecute")
     with pytest.raises(ValueError, match=message):
         plan.run(*arrays, out=out)
-    assert shared_host.calls("cudnnBackendExecute") == before
+    assert shared_simulator.calls("cudnnBackendExecute") == before
     plan.close()

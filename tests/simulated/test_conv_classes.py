@@ -49,15 +49,15 @@ def problem_of(size, operation=FORWARD, spec=SPEC, *, tune="auto", **more):
     return ConvProblem.of(operation, spec, shape, options=options, **{**LAST, **more})
 
 
-def check(host, problem, seed=0):
+def check(simulator, problem, seed=0):
     """Run the function, and compare with the reference."""
     arrays = testing.conv_inputs(problem, seed)
-    conformance_conv.check_values(problem, arrays, host.asarray, "cudnn")
-    return plan_of(host, problem)
+    conformance_conv.check_values(problem, arrays, simulator.asarray, "cudnn")
+    return plan_of(simulator, problem)
 
 
-def plan_of(host, problem):
-    (plan,) = (plan for plan in host.conv.plans.values() if plan.problem == problem)
+def plan_of(simulator, problem):
+    (plan,) = (plan for plan in simulator.conv.plans.values() if plan.problem == problem)
     return plan
 
 
@@ -169,41 +169,43 @@ def test_a_layer_has_everything_but_the_images():
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_new_size_asks_no_heuristic_and_makes_one_plan(host, counts, operation):
-    check(host, problem_of(KNOWN, operation))
+def test_a_new_size_asks_no_heuristic_and_makes_one_plan(simulator, counts, operation):
+    check(simulator, problem_of(KNOWN, operation))
     assert counts["heuristics"] == 1
     counts.clear()
     for size in SAME_CLASS:
-        check(host, problem_of(size, operation))
+        check(simulator, problem_of(size, operation))
     assert counts == {"plans by a recipe": len(SAME_CLASS)}
 
 
-def test_a_new_size_costs_the_same_number_of_calls_each_time(host, folder):
-    check(host, problem_of(KNOWN, tune="now"))
-    seen, kernels, captures = set(), [], len(host.memory.graphs)
-    kernel = host.memory.kernel
-    host.memory.kernel = lambda *given, **more: kernels.append(given) or kernel(*given, **more)
+def test_a_new_size_costs_the_same_number_of_calls_each_time(simulator, folder):
+    check(simulator, problem_of(KNOWN, tune="now"))
+    seen, kernels, captures = set(), [], len(simulator.memory.graphs)
+    kernel = simulator.memory.kernel
+    simulator.memory.kernel = lambda *given, **more: kernels.append(given) or kernel(*given, **more)
     for size in SAME_CLASS:
-        host.control.standin_reset()
-        check(host, problem_of(size, tune="now"))
+        simulator.control.standin_reset()
+        check(simulator, problem_of(size, tune="now"))
         names = ("CreateDescriptor", "Finalize", "SetAttribute", "GetAttribute")
-        seen.add(tuple(host.calls(f"cudnnBackend{name}") for name in names))
-        assert host.calls("cudnnBackendExecute") == 1
-        assert host.calls("cudnnCreate") == host.calls("cudnnSetStream") == 0
+        seen.add(tuple(simulator.calls(f"cudnnBackend{name}") for name in names))
+        assert simulator.calls("cudnnBackendExecute") == 1
+        assert simulator.calls("cudnnCreate") == simulator.calls("cudnnSetStream") == 0
     ((created, finalized, _, _),) = seen
     # x, y, operation, graph, engine, configuration, plan, addresses
     assert created == finalized == 8
     assert kernels == []
-    assert len(host.memory.graphs) == captures
+    assert len(simulator.memory.graphs) == captures
 
 
-def test_a_measured_choice_is_that_of_every_size_of_the_class(host, folder, counts, monkeypatch):
+def test_a_measured_choice_is_that_of_every_size_of_the_class(
+    simulator, folder, counts, monkeypatch
+):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     counts.clear()
     for tune in ("auto", "now"):
         for size in SAME_CLASS:
-            plan = check(host, problem_of(size, tune=tune))
+            plan = check(simulator, problem_of(size, tune=tune))
             assert engine_of(plan) == 2
     assert counts == {"plans by a recipe": 2 * len(SAME_CLASS)}
     report = plan.report()
@@ -213,40 +215,40 @@ def test_a_measured_choice_is_that_of_every_size_of_the_class(host, folder, coun
 
 
 def test_a_plan_without_tuning_is_by_the_heuristics_of_its_sizes_whatever_was_measured(
-    host, folder, counts, monkeypatch
+    simulator, folder, counts, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     counts.clear()
-    captures = len(host.memory.graphs)
+    captures = len(simulator.memory.graphs)
     problem = problem_of(SAME_CLASS[0], tune="off")
     for _ in range(8):
-        plan = check(host, problem)
+        plan = check(simulator, problem)
     assert engine_of(plan) == 1
     assert not plan.autotune()
-    assert len(host.memory.graphs) == captures
+    assert len(simulator.memory.graphs) == captures
     assert counts["heuristics"] == 1
     assert counts["measurements"] == counts["comparisons"] == 0
     assert f"for x {list(problem.x_shape)}; tuning is off" in plan.report()
 
 
-def test_a_plan_without_tuning_does_not_choose_for_its_class(host, counts):
-    check(host, problem_of(KNOWN, tune="off"))
+def test_a_plan_without_tuning_does_not_choose_for_its_class(simulator, counts):
+    check(simulator, problem_of(KNOWN, tune="off"))
     counts.clear()
-    check(host, problem_of(SAME_CLASS[0]))
+    check(simulator, problem_of(SAME_CLASS[0]))
     assert counts["heuristics"] == 1
 
 
-def test_a_report_names_the_problem_that_the_heuristics_were_asked_for(host):
-    check(host, problem_of(KNOWN))
-    plan = check(host, problem_of(SAME_CLASS[1]))
+def test_a_report_names_the_problem_that_the_heuristics_were_asked_for(simulator):
+    check(simulator, problem_of(KNOWN))
+    plan = check(simulator, problem_of(SAME_CLASS[1]))
     assert "picked by cuDNN's heuristics for x [4, 4, 8, 16]; not measured" in plan.report()
 
 
-def test_sizes_of_another_class_ask_the_heuristics(host, counts):
-    check(host, problem_of(KNOWN))
-    check(host, problem_of(NEXT_CLASS))
-    check(host, problem_of(KNOWN, layout=CHANNELS_FIRST))
+def test_sizes_of_another_class_ask_the_heuristics(simulator, counts):
+    check(simulator, problem_of(KNOWN))
+    check(simulator, problem_of(NEXT_CLASS))
+    check(simulator, problem_of(KNOWN, layout=CHANNELS_FIRST))
     assert counts["heuristics"] == 3
     assert counts["comparisons"] == counts["measurements"] == 0
 
@@ -269,13 +271,13 @@ def odd(monkeypatch, counts):
 
 
 def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
-    host, folder, counts, odd, monkeypatch
+    simulator, folder, counts, odd, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    assert engine_of(check(host, problem_of(KNOWN, tune="now"))) == 2
+    assert engine_of(check(simulator, problem_of(KNOWN, tune="now"))) == 2
     odd.add(2)
     counts.clear()
-    plan = check(host, problem_of(SAME_CLASS[0]))
+    plan = check(simulator, problem_of(SAME_CLASS[0]))
     assert engine_of(plan) == 1
     assert counts["heuristics"] == 1
     assert counts["measurements"] == counts["comparisons"] == 0
@@ -285,60 +287,62 @@ def test_a_size_that_the_choice_cannot_compute_is_run_by_the_heuristics(
     assert "is odd" in report
     # The answers of the heuristics carry over too.
     counts.clear()
-    assert engine_of(check(host, problem_of(SAME_CLASS[1]))) == 1
+    assert engine_of(check(simulator, problem_of(SAME_CLASS[1]))) == 1
     assert counts["heuristics"] == 0
     odd.clear()
-    plan = check(host, problem_of(SAME_CLASS[2]))
+    plan = check(simulator, problem_of(SAME_CLASS[2]))
     assert engine_of(plan) == 2
     assert "refused 2 time(s)" in plan.report()
 
 
-def test_a_heuristic_choice_that_is_refused_is_asked_for_anew(host, counts, odd):
-    assert engine_of(check(host, problem_of(KNOWN))) == 1
+def test_a_heuristic_choice_that_is_refused_is_asked_for_anew(simulator, counts, odd):
+    assert engine_of(check(simulator, problem_of(KNOWN))) == 1
     odd.add(1)
-    assert engine_of(check(host, problem_of(SAME_CLASS[0]))) == 2
+    assert engine_of(check(simulator, problem_of(SAME_CLASS[0]))) == 2
     counts.clear()
-    assert engine_of(check(host, problem_of(SAME_CLASS[1]))) == 2
+    assert engine_of(check(simulator, problem_of(SAME_CLASS[1]))) == 2
     assert counts == {"plans by a recipe": 1}
 
 
-def test_a_plan_that_fails_when_it_runs_is_followed_by_the_next(host):
-    check(host, problem_of(KNOWN))
-    host.control.standin_fail(b"cudnnBackendExecute", 1, 4000)
-    assert engine_of(check(host, problem_of(SAME_CLASS[0]))) == 2
-    assert engine_of(check(host, problem_of(KNOWN))) == 1
+def test_a_plan_that_fails_when_it_runs_is_followed_by_the_next(simulator):
+    check(simulator, problem_of(KNOWN))
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, 4000)
+    assert engine_of(check(simulator, problem_of(SAME_CLASS[0]))) == 2
+    assert engine_of(check(simulator, problem_of(KNOWN))) == 1
 
 
 # On disk
 
 
-def test_a_class_is_stored_once_and_compared_once_in_a_process(host, folder, counts, monkeypatch):
+def test_a_class_is_stored_once_and_compared_once_in_a_process(
+    simulator, folder, counts, monkeypatch
+):
     costs(monkeypatch, engine2=1.0)
     for size in (KNOWN, *SAME_CLASS):
-        check(host, problem_of(size, tune="now"))
+        check(simulator, problem_of(size, tune="now"))
     assert len(list(folder.rglob("*.json"))) == 1
-    host.conv.clear()
+    simulator.conv.clear()
     counts.clear()
     for size in SAME_CLASS:
-        plan = check(host, problem_of(size))
+        plan = check(simulator, problem_of(size))
         assert engine_of(plan) == 2
     assert counts["comparisons"] == 1
     assert counts["measurements"] == 0
     assert "read from disk, for x [4, 4, 8, 16], ms:" in plan.report()
-    check(host, problem_of(SAME_CLASS[0], tune="now"))
+    check(simulator, problem_of(SAME_CLASS[0], tune="now"))
     assert counts["measurements"] == 0
 
 
 @pytest.mark.parametrize("shape", [None, 3, ["4"], [True], [1.0]])
-def test_a_file_without_the_shape_that_was_measured_is_ignored(host, folder, shape):
-    check(host, problem_of(KNOWN, tune="now"))
-    host.conv.clear()
+def test_a_file_without_the_shape_that_was_measured_is_ignored(simulator, folder, shape):
+    check(simulator, problem_of(KNOWN, tune="now"))
+    simulator.conv.clear()
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
     content["value"]["x_shape"] = shape
     path.write_text(json.dumps(content))
     with pytest.warns(dnnffi.PerformanceWarning, match="a tuning result is ignored"):
-        assert check(host, problem_of(KNOWN)).tuning is None
+        assert check(simulator, problem_of(KNOWN)).tuning is None
 
 
 # Neighbours
@@ -346,57 +350,57 @@ def test_a_file_without_the_shape_that_was_measured_is_ignored(host, folder, sha
 
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
-    host, folder, counts, monkeypatch, is_stored
+    simulator, folder, counts, monkeypatch, is_stored
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     if is_stored:
-        host.conv.clear()
+        simulator.conv.clear()
     counts.clear()
-    plan = check(host, problem_of(NEXT_CLASS))
+    plan = check(simulator, problem_of(NEXT_CLASS))
     assert engine_of(plan) == 2
     assert counts["comparisons"] == 1
     assert counts["measurements"] == 0
     assert "taken over from a neighbouring class, for x [4, 4, 8, 16], ms:" in plan.report()
     counts.clear()
-    assert engine_of(check(host, problem_of((9, 12, 12)))) == 2
+    assert engine_of(check(simulator, problem_of((9, 12, 12)))) == 2
     assert counts == {"plans by a recipe": 1}
 
 
-def test_a_class_far_from_a_measured_one_asks_the_heuristics(host, folder, monkeypatch):
+def test_a_class_far_from_a_measured_one_asks_the_heuristics(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
-    tuner = host.conv.source.tuner
+    check(simulator, problem_of(KNOWN, tune="now"))
+    tuner = simulator.conv.source.tuner
     assert tuner.state(problem_of(FAR_CLASS), 0).neighbour is None
     assert tuner.state(problem_of(NEXT_CLASS), 0).neighbour is not None
 
 
 def test_the_choice_of_a_neighbour_that_computes_something_else_is_not_taken(
-    host, folder, monkeypatch
+    simulator, folder, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "disagreement", lambda *_: "differs")
-    plan = check(host, problem_of(NEXT_CLASS))
+    plan = check(simulator, problem_of(NEXT_CLASS))
     assert plan.tuning is None or engine_of(plan) == 1
 
 
-def test_a_class_is_looked_at_again_when_its_neighbour_was_measured(host, folder, monkeypatch):
+def test_a_class_is_looked_at_again_when_its_neighbour_was_measured(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
-    assert engine_of(check(host, problem_of(NEXT_CLASS))) == 1
-    check(host, problem_of(KNOWN, tune="now"))
-    assert engine_of(check(host, problem_of((9, 12, 12)))) == 2
+    assert engine_of(check(simulator, problem_of(NEXT_CLASS))) == 1
+    check(simulator, problem_of(KNOWN, tune="now"))
+    assert engine_of(check(simulator, problem_of((9, 12, 12)))) == 2
 
 
 def test_a_class_with_a_measured_neighbour_is_measured_once_among_few(
-    host, folder, counts, monkeypatch
+    simulator, folder, counts, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     costs(monkeypatch, engine2=2.0, engine3=1.0)
     counts.clear()
     for size in ((8, 12, 12), (9, 12, 12), (10, 12, 12)):
-        plan = check(host, problem_of(size, tune="now"))
+        plan = check(simulator, problem_of(size, tune="now"))
         assert engine_of(plan) == 3
         assert counts["measurements"] == 1
     assert set(plan.tuning.times) == {
@@ -407,42 +411,44 @@ def test_a_class_with_a_measured_neighbour_is_measured_once_among_few(
 
 
 def test_of_a_neighbours_candidates_the_preferred_are_measured_and_what_the_heuristics_say(
-    host, folder, monkeypatch
+    simulator, folder, monkeypatch
 ):
     costs(monkeypatch, engine2=1.0)
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
-    check(host, problem_of(KNOWN, tune="now"))
-    plan = check(host, problem_of(NEXT_CLASS, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
+    plan = check(simulator, problem_of(NEXT_CLASS, tune="now"))
     assert set(plan.tuning.times) == {"engine 2", "engine 1 tile_size=3"}
 
 
-def test_a_neighbours_candidates_are_measured_until_the_time_is_over(host, folder, monkeypatch):
+def test_a_neighbours_candidates_are_measured_until_the_time_is_over(
+    simulator, folder, monkeypatch
+):
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "CLASS_BUDGET", 0.0)
-    plan = check(host, problem_of(NEXT_CLASS, tune="now"))
+    plan = check(simulator, problem_of(NEXT_CLASS, tune="now"))
     assert set(plan.tuning.times) == {"engine 2"}
     assert plan.tuning.refused["others"] == "the time for measuring was over"
 
 
 def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
-    host, folder, monkeypatch
+    simulator, folder, monkeypatch
 ):
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
-    check(host, problem_of(KNOWN, tune="now"))
-    plan = check(host, problem_of(NEXT_CLASS))
+    check(simulator, problem_of(KNOWN, tune="now"))
+    plan = check(simulator, problem_of(NEXT_CLASS))
     assert plan.autotune()
     assert len(plan.tuning.times) == 4
-    assert check(host, problem_of((9, 12, 12))).tuning is plan.tuning
+    assert check(simulator, problem_of((9, 12, 12))).tuning is plan.tuning
 
 
 # Faults
 
 
 def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
-    host, folder, counts, monkeypatch
+    simulator, folder, counts, monkeypatch
 ):
-    check(host, problem_of(KNOWN, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
     counts.clear()
 
     def none(*_):
@@ -452,27 +458,27 @@ def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
         patch.setattr(conv_tuning.ConvTrial, "__init__", none)
         sizes = [(2, 8, 16 + number) for number in range(2 * CALLS_PER_ATTEMPT)]
         for size in sizes:
-            check(host, problem_of(size, tune="now", bias=True))
+            check(simulator, problem_of(size, tune="now", bias=True))
     # At the first call, and once in as many calls of the class, whichever their sizes.
     assert counts["measurements"] == 3
     for size in sizes[:CALLS_PER_ATTEMPT]:
-        plan = check(host, problem_of(size, tune="now", bias=True))
+        plan = check(simulator, problem_of(size, tune="now", bias=True))
     assert counts["measurements"] == 4
     assert plan.tuning.source == "measured"
 
 
-def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(host, folder, counts):
-    check(host, problem_of(KNOWN, tune="now"))
-    host.conv.clear()
+def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(simulator, folder, counts):
+    check(simulator, problem_of(KNOWN, tune="now"))
+    simulator.conv.clear()
     counts.clear()
-    host.memory.stream = host.memory.new_stream()
-    host.memory.capture_number = 17
-    check(host, problem_of(SAME_CLASS[0], tune="now"))
+    simulator.memory.stream = simulator.memory.new_stream()
+    simulator.memory.capture_number = 17
+    check(simulator, problem_of(SAME_CLASS[0], tune="now"))
     assert counts["comparisons"] == counts["measurements"] == 0
-    host.memory.capture_number = 0
-    check(host, problem_of(SAME_CLASS[1], tune="now"))
+    simulator.memory.capture_number = 0
+    check(simulator, problem_of(SAME_CLASS[1], tune="now"))
     assert counts["comparisons"] == 1
-    plan = check(host, problem_of(SAME_CLASS[0], tune="now"))
+    plan = check(simulator, problem_of(SAME_CLASS[0], tune="now"))
     assert plan.tuning.source == "disk"
     assert counts["measurements"] == 0
 
@@ -480,33 +486,33 @@ def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(host, folder, c
 # Memory and threads
 
 
-def test_memory_is_that_of_layers_and_classes_however_many_sizes_came(host, monkeypatch):
-    check(host, problem_of(KNOWN))
-    backend = host.conv
+def test_memory_is_that_of_layers_and_classes_however_many_sizes_came(simulator, monkeypatch):
+    check(simulator, problem_of(KNOWN))
+    backend = simulator.conv
     monkeypatch.setattr(backend.plans, "capacity", 16)
     monkeypatch.setattr(backend.calls, "_most", 16)
     random = np.random.default_rng(0)
-    w = host.memory.zeros(SPEC.weight_shape).transpose(0, 1, 2, 3)
+    w = simulator.memory.zeros(SPEC.weight_shape).transpose(0, 1, 2, 3)
     left = []
     for _ in range(3):
         for _ in range(700):
             n, high, wide = map(int, random.integers(1, 40, 3))
-            x = host.memory.empty((n % 3 + 1, high, wide, 4)).transpose(0, 3, 1, 2)
+            x = simulator.memory.empty((n % 3 + 1, high, wide, 4)).transpose(0, 3, 1, 2)
             dnnffi.conv(x, w, padding=1, backend="cudnn")
         gc.collect()
-        left.append((host.live("backend"), len(backend.source.tuner._states)))
+        left.append((simulator.live("backend"), len(backend.source.tuner._states)))
     assert left[0] == left[1] == left[2]
     assert left[0][1] <= 8
     assert len(backend.plans) == 16
 
 
-def test_threads_with_new_sizes_of_a_layer_at_once(host, folder, counts, monkeypatch):
+def test_threads_with_new_sizes_of_a_layer_at_once(simulator, folder, counts, monkeypatch):
     def refuse(record):
         raise RuntimeError("the stand-in's captures are those of the process")
 
     costs(monkeypatch, engine2=1.0)
-    check(host, problem_of(KNOWN, tune="now"))
-    monkeypatch.setattr(host.memory, "capture", refuse)
+    check(simulator, problem_of(KNOWN, tune="now"))
+    monkeypatch.setattr(simulator.memory, "capture", refuse)
     counts.clear()
     failures, barrier = [], threading.Barrier(4)
 
@@ -516,12 +522,12 @@ def test_threads_with_new_sizes_of_a_layer_at_once(host, folder, counts, monkeyp
                 barrier.wait(timeout=60)
                 problem = problem_of((size[0], size[1], size[2] + number), tune="now")
                 if size_class(problem) == size_class(problem_of(KNOWN)):
-                    assert engine_of(check(host, problem, seed=number)) == 2
+                    assert engine_of(check(simulator, problem, seed=number)) == 2
         except BaseException as error:
             barrier.abort()
             failures.append(error)
         finally:
-            close_handles(host.library)
+            close_handles(simulator.library)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -532,7 +538,7 @@ def test_threads_with_new_sizes_of_a_layer_at_once(host, folder, counts, monkeyp
     assert counts["heuristics"] == counts["measurements"] == counts["comparisons"] == 0
 
 
-def test_a_class_is_measured_by_one_thread_and_used_by_the_others(host, folder, monkeypatch):
+def test_a_class_is_measured_by_one_thread_and_used_by_the_others(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     seen = []
     measured = conv_tuner.measure_plans
@@ -541,31 +547,31 @@ def test_a_class_is_measured_by_one_thread_and_used_by_the_others(host, folder, 
         if not seen:
             seen.append(None)
             # Another size in the middle of a measurement, as by a thread or a signal handler.
-            plan = check(host, problem_of(SAME_CLASS[0], tune="now"))
+            plan = check(simulator, problem_of(SAME_CLASS[0], tune="now"))
             seen.append(engine_of(plan))
         return measured(*arguments)
 
     monkeypatch.setattr(conv_tuner, "measure_plans", measure)
-    assert engine_of(check(host, problem_of(KNOWN, tune="now"))) == 2
+    assert engine_of(check(simulator, problem_of(KNOWN, tune="now"))) == 2
     assert seen == [None, 1]
-    assert engine_of(check(host, problem_of(SAME_CLASS[0], tune="now"))) == 2
+    assert engine_of(check(simulator, problem_of(SAME_CLASS[0], tune="now"))) == 2
 
 
-def test_classes_go_with_the_plans_that_are_cleared(host):
-    check(host, problem_of(KNOWN))
-    assert len(host.conv.source.tuner._states) == 1
+def test_classes_go_with_the_plans_that_are_cleared(simulator):
+    check(simulator, problem_of(KNOWN))
+    assert len(simulator.conv.source.tuner._states) == 1
     dnnffi.clear_plans()
-    assert len(host.conv.source.tuner._states) == 0
+    assert len(simulator.conv.source.tuner._states) == 0
 
 
-def test_the_states_of_classes_are_bounded(host, monkeypatch):
+def test_the_states_of_classes_are_bounded(simulator, monkeypatch):
     monkeypatch.setattr(conv_tuner, "MAX_CLASSES", 3)
-    tuner = conv_tuner.ConvTuner(resources_of(host))
+    tuner = conv_tuner.ConvTuner(resources_of(simulator))
     for power in range(8):
         tuner.state(problem_of((4**power, 1, 1)), 0)
     assert len(tuner._states) == 3
 
 
-def resources_of(host):
-    check(host, problem_of(KNOWN))
-    return host.conv.resources
+def resources_of(simulator):
+    check(simulator, problem_of(KNOWN))
+    return simulator.conv.resources

@@ -14,14 +14,14 @@ X_SHAPE = (2, 3, 6, 6)
 
 
 @pytest.mark.parametrize("device", [0, 1])
-def test_a_plan_takes_arrays_of_its_device_alone(host, device):
-    host.memory.devices = 2
-    with host.memory.use(device):
+def test_a_plan_takes_arrays_of_its_device_alone(simulator, device):
+    simulator.memory.devices = 2
+    with simulator.memory.use(device):
         plan = ConvPlan(SPEC, X_SHAPE, backend="cudnn")
-        w = host.memory.zeros(SPEC.weight_shape)
+        w = simulator.memory.zeros(SPEC.weight_shape)
     assert plan.device == device
-    with host.memory.use(1 - device):
-        other = host.memory.zeros(X_SHAPE)
+    with simulator.memory.use(1 - device):
+        other = simulator.memory.zeros(X_SHAPE)
     message = rf"^x must be on device {device}; it is on {1 - device}$"
     with plan, pytest.raises(ValueError, match=message):
         plan.run(other, w)
@@ -44,14 +44,14 @@ PLAIN = {
     [{}, {"backend": "cudnn"}, {"activation": "relu"}, {"shape": (1, 2, 3)}, {"alpha": 0.5}],
     ids=str,
 )
-def test_a_call_with_plain_arguments_is_known_again(host, changes):
-    x, w = host.memory.zeros((2, 3)), host.memory.zeros((4, 5))
+def test_a_call_with_plain_arguments_is_known_again(simulator, changes):
+    x, w = simulator.memory.zeros((2, 3)), simulator.memory.zeros((4, 5))
     asked, options = tuple((PLAIN | changes).values()), conv_options(None)
-    signature, addresses = sign(asked, options, (x, w, None, None), host.memory.ndarray)
+    signature, addresses = sign(asked, options, (x, w, None, None), simulator.memory.ndarray)
     assert signature[:4] == (asked, options, x.dtype, 0)
     assert signature[4:] == (x.shape, x.strides, w.shape, w.strides, None, None)
     assert addresses == [x.data.ptr, w.data.ptr, 0, 0]
-    assert sign(asked, options, (x, w), host.memory.ndarray)[1] == addresses
+    assert sign(asked, options, (x, w), simulator.memory.ndarray)[1] == addresses
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_a_call_with_plain_arguments_is_known_again(host, changes):
     ],
     ids=str,
 )
-def test_a_call_with_other_arguments_is_looked_at_closely(host, changes):
-    x, w = host.memory.zeros((2, 3)), host.memory.zeros((4, 5))
+def test_a_call_with_other_arguments_is_looked_at_closely(simulator, changes):
+    x, w = simulator.memory.zeros((2, 3)), simulator.memory.zeros((4, 5))
     asked = tuple((PLAIN | changes).values())
-    assert sign(asked, conv_options(None), (x, w), host.memory.ndarray) is None
+    assert sign(asked, conv_options(None), (x, w), simulator.memory.ndarray) is None
 
 
-def test_a_call_with_other_arrays_is_looked_at_closely(host):
-    host.memory.devices = 2
-    asked, options, ndarray = tuple(PLAIN.values()), conv_options(None), host.memory.ndarray
-    x = host.memory.zeros((2, 3))
-    misaligned = host.memory.zeros((33,), "u1")[1:].view("f4").reshape(2, 4)
-    with host.memory.use(1):
-        elsewhere = host.memory.zeros((4, 5))
-    for other in (np.zeros(3, "f4"), misaligned, elsewhere, host.memory.zeros((4, 5), "f8")):
+def test_a_call_with_other_arrays_is_looked_at_closely(simulator):
+    simulator.memory.devices = 2
+    asked, options, ndarray = tuple(PLAIN.values()), conv_options(None), simulator.memory.ndarray
+    x = simulator.memory.zeros((2, 3))
+    misaligned = simulator.memory.zeros((33,), "u1")[1:].view("f4").reshape(2, 4)
+    with simulator.memory.use(1):
+        elsewhere = simulator.memory.zeros((4, 5))
+    for other in (np.zeros(3, "f4"), misaligned, elsewhere, simulator.memory.zeros((4, 5), "f8")):
         assert sign(asked, options, (x, other), ndarray) is None
         assert sign(asked, options, (other, x), ndarray) is None

@@ -71,7 +71,7 @@ def arrays_of_users(monkeypatch):
 
 
 @pytest.fixture
-def sources(host, monkeypatch):
+def sources(simulator, monkeypatch):
     """The sources that were made: of a backend that takes an allocator, as MIOpen's does."""
     made = []
 
@@ -88,8 +88,8 @@ def sources(host, monkeypatch):
 class Allocator:
     """A user's allocator; ``made`` are the arrays that it returned."""
 
-    def __init__(self, host):
-        self._allocate = host.memory._allocate
+    def __init__(self, simulator):
+        self._allocate = simulator.memory._allocate
         self.made = []
 
     def __call__(self, shape, dtype):
@@ -114,8 +114,8 @@ def run(allocator, name, **options):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_result_is_what_the_allocator_made(host, sources, name):
-    allocator = Allocator(host)
+def test_the_result_is_what_the_allocator_made(simulator, sources, name):
+    allocator = Allocator(simulator)
     function, arrays, keywords = CALLS[name]
     result = run(allocator, name)
     assert result is allocator.made[-1]
@@ -123,8 +123,8 @@ def test_the_result_is_what_the_allocator_made(host, sources, name):
     assert current_allocator() is None
 
 
-def test_arrays_on_a_device_name_their_backend(host, sources):
-    allocator = Allocator(host)
+def test_arrays_on_a_device_name_their_backend(simulator, sources):
+    allocator = Allocator(simulator)
     x, w = allocator.array(X), allocator.array(W)
     x = DeviceArray(x, "cuda", 0, x.__cuda_array_interface__["data"][0], X.shape, X.dtype)
     result = dnnffi.conv(x, w, groups=2, options={"allocator": allocator})
@@ -132,14 +132,14 @@ def test_arrays_on_a_device_name_their_backend(host, sources):
 
 
 @pytest.mark.parametrize("name", ["conv", "conv_backward_bias"])
-def test_a_call_runs_on_the_stream_of_the_options(host, sources, name):
-    run(Allocator(host), name, stream=16)
+def test_a_call_runs_on_the_stream_of_the_options(simulator, sources, name):
+    run(Allocator(simulator), name, stream=16)
     (source,) = sources
     assert source.streams == [16]
 
 
-def test_without_a_batch_the_result_is_the_allocators(host, sources):
-    allocator = Allocator(host)
+def test_without_a_batch_the_result_is_the_allocators(simulator, sources):
+    allocator = Allocator(simulator)
     x, dy = allocator.array(X[:0]), allocator.array(DY[:0])
     options = {"groups": 2, "backend": "cudnn", "options": {"allocator": allocator}}
     assert dnnffi.conv(x, allocator.array(W), **options) is allocator.made[-1]
@@ -151,13 +151,13 @@ def test_without_a_batch_the_result_is_the_allocators(host, sources):
 
 @pytest.mark.parametrize("name", ["conv", "conv_backward_data", "conv_backward_bias"])
 @pytest.mark.parametrize("option", [{"math": "exact"}, {"unknown": 1}], ids=["math", "unknown"])
-def test_the_other_options_are_checked(host, sources, name, option):
+def test_the_other_options_are_checked(simulator, sources, name, option):
     with pytest.raises(ValueError, match=rf"^options.*{next(iter(option))}"):
-        run(Allocator(host), name, **option)
+        run(Allocator(simulator), name, **option)
 
 
-def test_the_gradient_of_the_bias_is_of_an_array_with_channels(host, sources):
-    allocator = Allocator(host)
+def test_the_gradient_of_the_bias_is_of_an_array_with_channels(simulator, sources):
+    allocator = Allocator(simulator)
     options = {"backend": "cudnn", "options": {"allocator": allocator}}
     with pytest.raises(ValueError, match=r"^dy must have 3, 4 or 5 dimensions"):
         dnnffi.conv_backward_bias(allocator.array(BIAS), **options)
@@ -166,8 +166,8 @@ def test_the_gradient_of_the_bias_is_of_an_array_with_channels(host, sources):
 
 
 @pytest.mark.parametrize("name", ["x", "w"])
-def test_a_backend_that_takes_contiguous_arrays_refuses_others(host, sources, name):
-    allocator = Allocator(host)
+def test_a_backend_that_takes_contiguous_arrays_refuses_others(simulator, sources, name):
+    allocator = Allocator(simulator)
     given = {"x": X, "w": W}
     arrays = {one: allocator.array(values) for one, values in given.items()}
     values = given[name]
@@ -182,8 +182,8 @@ def test_a_backend_that_takes_contiguous_arrays_refuses_others(host, sources, na
         dnnffi.conv(arrays["x"], arrays["w"], **options)
 
 
-def test_an_array_of_the_host_beside_one_of_the_device(host, sources):
-    allocator = Allocator(host)
+def test_an_array_of_the_host_beside_one_of_the_device(simulator, sources):
+    allocator = Allocator(simulator)
     options = {"groups": 2, "backend": "cudnn", "options": {"allocator": allocator}}
     with pytest.raises(TypeError, match=r"^w must be .* device memory.*ndarray"):
         dnnffi.conv(allocator.array(X), W, **options)

@@ -39,9 +39,9 @@ FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
 
 @pytest.fixture(autouse=True)
-def pool(host, monkeypatch):
+def pool(simulator, monkeypatch):
     """Blocks that are given back are used again, as by CuPy's pool: the last one first."""
-    memory = host.memory
+    memory = simulator.memory
     new, scratch, free = memory._allocate, memory.scratch, {}
 
     def allocate(size):
@@ -70,8 +70,10 @@ def pool(host, monkeypatch):
 class Arrays:
     """A problem, its arrays on the stand-in, and calls of it."""
 
-    def __init__(self, host, operation=FORWARD, spec=SPEC, layout=CHANNELS_FIRST, seed=0, **more):
-        self.host = host
+    def __init__(
+        self, simulator, operation=FORWARD, spec=SPEC, layout=CHANNELS_FIRST, seed=0, **more
+    ):
+        self.host = simulator
         self.problem = ConvProblem.of(operation, spec, X_SHAPE, layout=layout, **more)
         values = testing.conv_inputs(self.problem, seed)
         self.given = [self.put(a) for a in conformance_conv.arguments(self.problem, values)]
@@ -121,25 +123,25 @@ class Arrays:
         )
 
 
-def the_plan(host):
-    (plan,) = host.conv.plans.values()
+def the_plan(simulator):
+    (plan,) = simulator.conv.plans.values()
     return plan
 
 
-def captures(host):
-    return len(host.memory.graphs)
+def captures(simulator):
+    return len(simulator.memory.graphs)
 
 
-def launches(host):
-    return sum(graph().launches for graph in host.memory.graphs if graph() is not None)
+def launches(simulator):
+    return sum(graph().launches for graph in simulator.memory.graphs if graph() is not None)
 
 
-def executions(host, call):
+def executions(simulator, call):
     """Return how many computing calls of the library ``call`` makes, and how many other calls."""
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     call()
-    computed = host.calls("cudnnBackendExecute")
-    return computed, host.calls("*") - computed
+    computed = simulator.calls("cudnnBackendExecute")
+    return computed, simulator.calls("*") - computed
 
 
 # Replaying
@@ -148,20 +150,22 @@ def executions(host, call):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_replays_are_right_and_see_what_changes_in_the_arrays(host, operation, layout, transposed):
+def test_replays_are_right_and_see_what_changes_in_the_arrays(
+    simulator, operation, layout, transposed
+):
     spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), groups=2, transposed=transposed)
-    arrays = Arrays(host, operation, spec, layout, **(FUSED if operation == FORWARD else {}))
+    arrays = Arrays(simulator, operation, spec, layout, **(FUSED if operation == FORWARD else {}))
     for call in range(1, 3 * CAPTURED_AT):
         arrays.check(arrays.call())
-        assert captures(host) == (call >= CAPTURED_AT)
-        assert launches(host) == max(0, call - CAPTURED_AT + 1)
+        assert captures(simulator) == (call >= CAPTURED_AT)
+        assert launches(simulator) == max(0, call - CAPTURED_AT + 1)
         arrays.given[call % 2][...] *= -1.5
-    assert the_plan(host).graph_count == 1
+    assert the_plan(simulator).graph_count == 1
 
 
-def test_what_no_engine_fuses_is_in_the_graph(host):
-    host.control.standin_set_max_operations(1)
-    arrays = Arrays(host, **FUSED)
+def test_what_no_engine_fuses_is_in_the_graph(simulator):
+    simulator.control.standin_set_max_operations(1)
+    arrays = Arrays(simulator, **FUSED)
     with arrays.plan() as plan:
         out = plan.run(*arrays.given)
         for call in range(2 * CAPTURED_AT):
@@ -169,12 +173,12 @@ def test_what_no_engine_fuses_is_in_the_graph(host):
             arrays.check(out)
             arrays.given[2 + call % 2][...] += 0.25  # bias and residual
         assert "one kernel more" in plan.report()
-        assert launches(host) == CAPTURED_AT + 2
+        assert launches(simulator) == CAPTURED_AT + 2
 
 
-def test_activation_alone_behind_a_held_plan_is_in_the_graph(host):
-    host.control.standin_set_max_operations(1)
-    arrays = Arrays(host, activation="relu")
+def test_activation_alone_behind_a_held_plan_is_in_the_graph(simulator):
+    simulator.control.standin_set_max_operations(1)
+    arrays = Arrays(simulator, activation="relu")
     x, w, *_ = arrays.given
     with arrays.plan() as plan:
         out = plan.run(x, w)
@@ -182,115 +186,115 @@ def test_activation_alone_behind_a_held_plan_is_in_the_graph(host):
             out[...] = 7
             plan.run(x, w, out=out)
             arrays.check(out)
-    assert captures(host) == 1
+    assert captures(simulator) == 1
 
 
-def test_a_graph_keeps_its_executor_and_its_handle(host):
-    arrays = Arrays(host)
+def test_a_graph_keeps_its_executor_and_its_handle(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    (graph,) = host.memory.graphs
-    assert graph().executor is the_plan(host)._of_thread().executor
-    assert graph().handle is host.library.local.handles[0]
+    (graph,) = simulator.memory.graphs
+    assert graph().executor is the_plan(simulator)._of_thread().executor
+    assert graph().handle is simulator.library.local.handles[0]
 
 
-def test_a_replay_asks_the_library_for_nothing_but_to_compute(host):
-    arrays = Arrays(host)
+def test_a_replay_asks_the_library_for_nothing_but_to_compute(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    assert executions(host, arrays.call) == (1, 0)
+    assert executions(simulator, arrays.call) == (1, 0)
 
 
-def test_other_addresses_are_not_replayed(host):
-    first, second = Arrays(host), Arrays(host, seed=1)
+def test_other_addresses_are_not_replayed(simulator):
+    first, second = Arrays(simulator), Arrays(simulator, seed=1)
     for _ in range(CAPTURED_AT):
         first.check(first.call())
-    count = launches(host)
+    count = launches(simulator)
     second.check(second.call())
-    assert launches(host) == count
+    assert launches(simulator) == count
     kept = first.call()  # so that the next result is elsewhere
     first.check(first.call())
-    assert launches(host) == count + 1
+    assert launches(simulator) == count + 1
     first.check(kept)
 
 
-def test_addresses_are_counted_each_for_themselves(host):
-    pair = [Arrays(host, seed=seed) for seed in range(2)]
+def test_addresses_are_counted_each_for_themselves(simulator):
+    pair = [Arrays(simulator, seed=seed) for seed in range(2)]
     for call in range(1, 2 * CAPTURED_AT):
         for arrays in pair:
             arrays.check(arrays.call())
-        assert captures(host) == 2 * (call >= CAPTURED_AT)
+        assert captures(simulator) == 2 * (call >= CAPTURED_AT)
 
 
-def test_a_copy_of_what_cudnn_does_not_take_is_replayed_on(host):
-    arrays = Arrays(host)
-    room = host.memory.zeros((2, 4, 5, 12))
+def test_a_copy_of_what_cudnn_does_not_take_is_replayed_on(simulator):
+    arrays = Arrays(simulator)
+    room = simulator.memory.zeros((2, 4, 5, 12))
     view = room[..., ::2]
     for call in range(2 * CAPTURED_AT):
         arrays.given[0][...] += call
         view[...] = arrays.given[0]
         arrays.check(arrays.call(given=[view, *arrays.given[1:]]))
-    assert launches(host) == CAPTURED_AT + 1
+    assert launches(simulator) == CAPTURED_AT + 1
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
-def test_workspaces_up_to_the_limit_are_those_of_the_stream(host, monkeypatch, limit):
+def test_workspaces_up_to_the_limit_are_those_of_the_stream(simulator, monkeypatch, limit):
     monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", limit)
-    arrays = Arrays(host)
+    arrays = Arrays(simulator)
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
-    size = the_plan(host)._of_thread().executor.workspace_bytes
+    size = the_plan(simulator)._of_thread().executor.workspace_bytes
     assert size > 0
-    assert host.conv.resources.workspaces.nbytes == (size if limit else 0)
-    assert captures(host) == 1
+    assert simulator.conv.resources.workspaces.nbytes == (size if limit else 0)
+    assert captures(simulator) == 1
 
 
-def test_a_held_plan_takes_any_workspace_of_the_stream(host, monkeypatch):
+def test_a_held_plan_takes_any_workspace_of_the_stream(simulator, monkeypatch):
     monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", 0)
-    arrays = Arrays(host)
+    arrays = Arrays(simulator)
     with arrays.plan() as plan:
         plan.run(*arrays.given)
-        assert host.conv.resources.workspaces.nbytes > 0
+        assert simulator.conv.resources.workspaces.nbytes > 0
 
 
-def test_a_workspace_that_has_moved_is_not_the_graphs(host):
-    arrays = Arrays(host)
+def test_a_workspace_that_has_moved_is_not_the_graphs(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    count, workspaces = launches(host), host.conv.resources.workspaces
+    count, workspaces = launches(simulator), simulator.conv.resources.workspaces
     (old,) = workspaces.buffers.values()
     workspaces.get(0, 0, 2 * old.nbytes)
     arrays.check(arrays.call())
-    assert launches(host) == count
+    assert launches(simulator) == count
 
 
-def test_streams_have_graphs_of_their_own(host):
-    arrays = Arrays(host)
-    streams = [host.memory.new_stream() for _ in range(2)]
+def test_streams_have_graphs_of_their_own(simulator):
+    arrays = Arrays(simulator)
+    streams = [simulator.memory.new_stream() for _ in range(2)]
     for call in range(1, 2 * CAPTURED_AT):
         for stream in streams:
-            host.memory.stream = stream
+            simulator.memory.stream = stream
             arrays.check(arrays.call())
-        assert captures(host) == 2 * (call >= CAPTURED_AT)
+        assert captures(simulator) == 2 * (call >= CAPTURED_AT)
 
 
-def test_graphs_are_counted_with_those_of_networks_and_reported(host):
-    arrays = Arrays(host)
+def test_graphs_are_counted_with_those_of_networks_and_reported(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    assert host.conv.resources.graphs.nbytes == 1000
-    assert the_plan(host).report().endswith("1 graphs, 1,000 bytes")
+    assert simulator.conv.resources.graphs.nbytes == 1000
+    assert the_plan(simulator).report().endswith("1 graphs, 1,000 bytes")
     dnnffi.clear_plans()
     gc.collect()
-    assert host.conv.resources.graphs.nbytes == 0
+    assert simulator.conv.resources.graphs.nbytes == 0
 
 
-def test_memory_is_told_where_there_are_convolutions_alone(host):
-    arrays = Arrays(host)
+def test_memory_is_told_where_there_are_convolutions_alone(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    assert host.rnn is None
-    size = the_plan(host)._of_thread().executor.workspace_bytes
+    assert simulator.rnn is None
+    size = the_plan(simulator)._of_thread().executor.workspace_bytes
     assert size > 0
     assert dnnffi.held_memory()["cudnn"] == (size, 1000, 0)
     dnnffi.clear_plans()
@@ -301,85 +305,88 @@ def test_memory_is_told_where_there_are_convolutions_alone(host):
 # Causes that end a graph
 
 
-def test_inside_a_capture_of_the_user_calls_are_his(host):
-    arrays = Arrays(host)
-    host.memory.stream = host.memory.new_stream()
+def test_inside_a_capture_of_the_user_calls_are_his(simulator):
+    arrays = Arrays(simulator)
+    simulator.memory.stream = simulator.memory.new_stream()
     with arrays.plan() as plan:
         x, w, *_ = arrays.given
         out = plan.run(x, w)
         for _ in range(CAPTURED_AT):
             plan.run(x, w, out=out)
             arrays.call()
-        counts, shared = (captures(host), launches(host)), host.conv.resources.workspaces.nbytes
-        host.memory.capture_number = 17
-        allocations = host.memory.allocations
+        counts, shared = (
+            (captures(simulator), launches(simulator)),
+            simulator.conv.resources.workspaces.nbytes,
+        )
+        simulator.memory.capture_number = 17
+        allocations = simulator.memory.allocations
         for call in (arrays.call, lambda: plan.run(x, w, out=out)):
             for _ in range(2 * CAPTURED_AT):
-                assert executions(host, call)[0] == 1
-        assert (captures(host), launches(host)) == counts
+                assert executions(simulator, call)[0] == 1
+        assert (captures(simulator), launches(simulator)) == counts
         # One result and two workspaces, which are the user's.
-        assert host.memory.allocations - allocations == 2 * CAPTURED_AT * 3
-        assert host.conv.resources.workspaces.nbytes == shared
-        host.memory.capture_number = 0
+        assert simulator.memory.allocations - allocations == 2 * CAPTURED_AT * 3
+        assert simulator.conv.resources.workspaces.nbytes == shared
+        simulator.memory.capture_number = 0
         plan.run(x, w, out=out)
-        assert launches(host) == counts[1] + 1
-    assert len(host.conv.resources.graphs.of_users) == 3
+        assert launches(simulator) == counts[1] + 1
+    assert len(simulator.conv.resources.graphs.of_users) == 3
 
 
-def test_an_executor_in_a_graph_of_the_user_is_not_closed(host):
-    arrays = Arrays(host)
-    host.memory.stream = host.memory.new_stream()
-    host.memory.capture_number = 17
+def test_an_executor_in_a_graph_of_the_user_is_not_closed(simulator):
+    arrays = Arrays(simulator)
+    simulator.memory.stream = simulator.memory.new_stream()
+    simulator.memory.capture_number = 17
     arrays.call()
-    host.memory.capture_number = 0
-    executor = the_plan(host)._of_thread().executor
-    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    simulator.memory.capture_number = 0
+    executor = the_plan(simulator)._of_thread().executor
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     arrays.check(arrays.call())
-    assert the_plan(host)._of_thread().executor is not executor
+    assert the_plan(simulator)._of_thread().executor is not executor
     assert not executor._plan.closed
 
 
-def test_a_plan_that_falls_has_no_graph_of_the_one_before(host):
-    arrays = Arrays(host)
+def test_a_plan_that_falls_has_no_graph_of_the_one_before(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    (graph,) = host.memory.graphs
-    assert graph().executor is the_plan(host)._of_thread().executor
+    (graph,) = simulator.memory.graphs
+    assert graph().executor is the_plan(simulator)._of_thread().executor
     kept = arrays.call()
-    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     arrays.check(arrays.call())  # elsewhere, because of what is kept
     gc.collect()
     assert graph() is None
-    assert host.conv.resources.graphs.nbytes == 0
+    assert simulator.conv.resources.graphs.nbytes == 0
     del kept
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
-    assert captures(host) == 2
+    assert captures(simulator) == 2
 
 
-def test_a_tuned_plan_has_no_graph_of_the_one_before(host):
-    arrays = Arrays(host)
+def test_a_tuned_plan_has_no_graph_of_the_one_before(simulator):
+    arrays = Arrays(simulator)
     for _ in range(CAPTURED_AT):
         arrays.call()
-    (graph,) = host.memory.graphs
-    assert the_plan(host).autotune()
+    (graph,) = simulator.memory.graphs
+    assert the_plan(simulator).autotune()
     gc.collect()
     assert graph() is None
-    assert the_plan(host).graph_count == 0
-    before = captures(host)
+    assert the_plan(simulator).graph_count == 0
+    before = captures(simulator)
     for call in range(1, 2 * CAPTURED_AT):
         arrays.check(arrays.call())
-        assert captures(host) - before == (call >= CAPTURED_AT)
+        assert captures(simulator) - before == (call >= CAPTURED_AT)
 
 
-def test_a_closed_plan_has_no_graph(host):
-    arrays = Arrays(host)
+def test_a_closed_plan_has_no_graph(simulator):
+    arrays = Arrays(simulator)
     plan = arrays.plan()
     x, w, *_ = arrays.given
     out = plan.run(x, w)
     for _ in range(CAPTURED_AT):
         plan.run(x, w, out=out)
-    (graph,) = host.memory.graphs
+    (graph,) = simulator.memory.graphs
     plan.close()
     gc.collect()
     assert graph() is None
@@ -388,37 +395,37 @@ def test_a_closed_plan_has_no_graph(host):
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
-def test_a_capture_that_fails_is_not_tried_again(host, error):
-    arrays = Arrays(host)
-    other = Arrays(host, seed=1)
-    host.memory.fail_capture = error
+def test_a_capture_that_fails_is_not_tried_again(simulator, error):
+    arrays = Arrays(simulator)
+    other = Arrays(simulator, seed=1)
+    simulator.memory.fail_capture = error
     tries = []
-    capture = host.memory.capture
-    host.memory.capture = lambda record: tries.append(1) or capture(record)
+    capture = simulator.memory.capture
+    simulator.memory.capture = lambda record: tries.append(1) or capture(record)
     for _ in range(3 * CAPTURED_AT):
         for each in (arrays, other):
             each.check(each.call())
     assert len(tries) == 1
-    assert the_plan(host).fallen == []
-    host.memory.fail_capture = None
-    assert the_plan(host).autotune()
-    before = captures(host)
+    assert the_plan(simulator).fallen == []
+    simulator.memory.fail_capture = None
+    assert the_plan(simulator).autotune()
+    before = captures(simulator)
     for _ in range(CAPTURED_AT):
         arrays.check(arrays.call())
-    assert captures(host) == before + 1
+    assert captures(simulator) == before + 1
 
 
-def test_threads_have_graphs_of_their_own_which_go_with_them(host):
+def test_threads_have_graphs_of_their_own_which_go_with_them(simulator):
     from dnnffi.backends.vendor.handle import close_handles
 
-    arrays = [Arrays(host, seed=seed) for seed in range(4)]
+    arrays = [Arrays(simulator, seed=seed) for seed in range(4)]
     failures = []
 
     def work(own):
         try:
             for _ in range(5 * CAPTURED_AT):
                 own.check(own.call())
-            close_handles(host.library)
+            close_handles(simulator.library)
         except BaseException as error:
             failures.append(error)
 
@@ -428,27 +435,27 @@ def test_threads_have_graphs_of_their_own_which_go_with_them(host):
         thread.start()
         thread.join()
     assert failures == []
-    assert captures(host) == len(arrays)
+    assert captures(simulator) == len(arrays)
     gc.collect()
-    assert [graph() for graph in host.memory.graphs] == [None] * len(arrays)
-    assert host.conv.resources.graphs.nbytes == 0
+    assert [graph() for graph in simulator.memory.graphs] == [None] * len(arrays)
+    assert simulator.conv.resources.graphs.nbytes == 0
 
 
-def test_threads_that_call_at_the_same_time(host, monkeypatch):
+def test_threads_that_call_at_the_same_time(simulator, monkeypatch):
     from dnnffi.backends.vendor.handle import close_handles
 
     def refuse(record):
         raise RuntimeError("the stand-in's captures are those of the process")
 
-    monkeypatch.setattr(host.memory, "capture", refuse)
-    arrays = [Arrays(host, seed=seed) for seed in range(4)]
+    monkeypatch.setattr(simulator.memory, "capture", refuse)
+    arrays = [Arrays(simulator, seed=seed) for seed in range(4)]
     failures = []
 
     def work(own):
         try:
             for _ in range(20):
                 own.check(own.call())
-            close_handles(host.library)
+            close_handles(simulator.library)
         except BaseException as error:
             failures.append(error)
 
@@ -458,12 +465,12 @@ def test_threads_that_call_at_the_same_time(host, monkeypatch):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert len(host.conv.calls) == 1
+    assert len(simulator.conv.calls) == 1
 
 
 @pytest.mark.parametrize("what", ["a known call", "a held plan"])
-def test_a_forked_child_is_told_so(host, what):
-    arrays = Arrays(host)
+def test_a_forked_child_is_told_so(simulator, what):
+    arrays = Arrays(simulator)
     with arrays.plan() as plan:
         out = plan.run(*arrays.given)
         calls = {
@@ -472,7 +479,7 @@ def test_a_forked_child_is_told_so(host, what):
         }
         for _ in range(CAPTURED_AT):
             calls[what]()
-        assert captures(host) == 1
+        assert captures(simulator) == 1
         fork = multiprocessing.get_context("fork")
         results = fork.Queue()
 
@@ -498,55 +505,55 @@ def test_a_forked_child_is_told_so(host, what):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_held_plan_is_replayed(host, operation):
-    arrays = Arrays(host, operation, **(FUSED if operation == FORWARD else {}))
+def test_a_held_plan_is_replayed(simulator, operation):
+    arrays = Arrays(simulator, operation, **(FUSED if operation == FORWARD else {}))
     with arrays.plan() as plan:
         out = plan.run(*arrays.given)
         for call in range(2, 3 * CAPTURED_AT):
             out[...] = call
             assert plan.run(*arrays.given, out=out) is out
             arrays.check(out)
-            assert captures(host) == (call >= CAPTURED_AT)
+            assert captures(simulator) == (call >= CAPTURED_AT)
             arrays.given[call % 2][...] *= -1.5
         assert "1 graphs, 1,000 bytes" in plan.report()
-        assert executions(host, lambda: plan.run(*arrays.given, out=out)) == (1, 0)
+        assert executions(simulator, lambda: plan.run(*arrays.given, out=out)) == (1, 0)
 
 
-def test_a_held_plan_with_other_arrays_of_the_same_look(host):
-    arrays, others = Arrays(host), Arrays(host, seed=1)
+def test_a_held_plan_with_other_arrays_of_the_same_look(simulator):
+    arrays, others = Arrays(simulator), Arrays(simulator, seed=1)
     with arrays.plan() as plan:
         out = plan.run(*arrays.given)
         for _ in range(2 * CAPTURED_AT):
             for each in (arrays, others):
                 plan.run(*each.given, out=out)
                 each.check(out)
-    assert captures(host) == 2
+    assert captures(simulator) == 2
 
 
-def test_a_held_plan_whose_capture_fails(host):
-    arrays = Arrays(host)
-    host.memory.fail_capture = RuntimeError
+def test_a_held_plan_whose_capture_fails(simulator):
+    arrays = Arrays(simulator)
+    simulator.memory.fail_capture = RuntimeError
     with arrays.plan() as plan:
         out = plan.run(*arrays.given)
         for _ in range(2 * CAPTURED_AT):
             out[...] = 0
             plan.run(*arrays.given, out=out)
             arrays.check(out)
-        assert captures(host) == 0
+        assert captures(simulator) == 0
 
 
-def test_a_held_plan_on_a_device_that_is_not_current(host):
-    arrays = Arrays(host)
-    host.memory.devices = 2
+def test_a_held_plan_on_a_device_that_is_not_current(simulator):
+    arrays = Arrays(simulator)
+    simulator.memory.devices = 2
     with arrays.plan(device=0) as plan:
         out = plan.run(*arrays.given)
         for _ in range(2 * CAPTURED_AT):
             plan.run(*arrays.given, out=out)
-        host.memory.device = 1
+        simulator.memory.device = 1
         out[...] = 0
         plan.run(*arrays.given, out=out)
-        assert host.memory.device == 1
-        host.memory.device = 0
+        assert simulator.memory.device == 1
+        simulator.memory.device = 0
         arrays.check(out)
 
 
@@ -565,12 +572,12 @@ def checks(monkeypatch):
     return seen
 
 
-def known(host, *, operation=FORWARD, **more):
+def known(simulator, *, operation=FORWARD, **more):
     """Arrays whose call is known."""
-    arrays = Arrays(host, operation, **more)
+    arrays = Arrays(simulator, operation, **more)
     for _ in range(2):  # the first finds no engine yet
         arrays.check(arrays.call())
-    assert len(host.conv.calls) >= 1
+    assert len(simulator.conv.calls) >= 1
     return arrays
 
 
@@ -581,21 +588,21 @@ def known(host, *, operation=FORWARD, **more):
 )
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_call_that_looks_like_an_earlier_one_is_not_checked(
-    host, monkeypatch, operation, changes
+    simulator, monkeypatch, operation, changes
 ):
-    arrays = Arrays(host, operation)
+    arrays = Arrays(simulator, operation)
     for _ in range(2):
         arrays.call(**changes)
     seen = checks(monkeypatch)
     arrays.check(arrays.call(**changes))
-    other = Arrays(host, operation, seed=1)
+    other = Arrays(simulator, operation, seed=1)
     other.check(other.call(**changes))
     assert seen == []
 
 
-def test_geometry_of_one_number_or_of_tuples_is_known(host, monkeypatch):
+def test_geometry_of_one_number_or_of_tuples_is_known(simulator, monkeypatch):
     spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2))
-    arrays = Arrays(host, spec=spec)
+    arrays = Arrays(simulator, spec=spec)
     ways = ({"stride": 1, "padding": 0}, {"stride": (1, 1), "padding": (0, 0)})
     for _ in range(2):
         for way in ways:
@@ -606,7 +613,7 @@ def test_geometry_of_one_number_or_of_tuples_is_known(host, monkeypatch):
     assert seen == []
     arrays.check(arrays.call(stride=[1, 1]))
     assert len(seen) == 1
-    assert len(host.conv.plans) == 1
+    assert len(simulator.conv.plans) == 1
 
 
 KNOWN_PADDING = {
@@ -619,9 +626,9 @@ KNOWN_PADDING = {
 
 
 @pytest.mark.parametrize("geometry", KNOWN_PADDING.values(), ids=KNOWN_PADDING)
-def test_padding_of_each_kind_is_known(host, monkeypatch, geometry):
+def test_padding_of_each_kind_is_known(simulator, monkeypatch, geometry):
     spec = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 5), **geometry)
-    arrays = Arrays(host, spec=spec)
+    arrays = Arrays(simulator, spec=spec)
     for _ in range(2):
         arrays.call(**geometry)
     seen = checks(monkeypatch)
@@ -631,7 +638,7 @@ def test_padding_of_each_kind_is_known(host, monkeypatch, geometry):
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_calls_with_asymmetric_padding_are_replayed(host, operation, transposed):
+def test_calls_with_asymmetric_padding_are_replayed(simulator, operation, transposed):
     spec = ConvSpec(
         in_channels=4,
         out_channels=6,
@@ -641,15 +648,15 @@ def test_calls_with_asymmetric_padding_are_replayed(host, operation, transposed)
         transposed=transposed,
     )
     fused = FUSED if operation == FORWARD else {}
-    arrays = Arrays(host, operation, spec=spec, **fused)
+    arrays = Arrays(simulator, operation, spec=spec, **fused)
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
-    assert launches(host) > 1
+    assert launches(simulator) > 1
 
 
-def test_a_known_call_does_not_serve_another_layout(host):
-    last = known(host, layout=CHANNELS_LAST)
-    first = Arrays(host, layout=CHANNELS_FIRST)
+def test_a_known_call_does_not_serve_another_layout(simulator):
+    last = known(simulator, layout=CHANNELS_LAST)
+    first = Arrays(simulator, layout=CHANNELS_FIRST)
     for arrays in (first, last, first, last):
         found = arrays.call()
         arrays.check(found)
@@ -657,27 +664,27 @@ def test_a_known_call_does_not_serve_another_layout(host):
         assert channel == (arrays.problem.layout == CHANNELS_LAST)
 
 
-def test_known_calls_that_differ_in_one_thing_are_apart(host):
+def test_known_calls_that_differ_in_one_thing_are_apart(simulator):
     plain = {"spec": ConvSpec(**SQUARE, padding=1)}
     spec = {"spec": ConvSpec(**SQUARE, padding=1, dilation=2)}
     cases = [
-        Arrays(host, **plain),
-        Arrays(host, BACKWARD_DATA, **plain),
-        Arrays(host, BACKWARD_WEIGHTS, **plain),
-        Arrays(host, **plain, activation="relu"),
-        Arrays(host, **plain, bias=True),
-        Arrays(host, **plain, residual=True),
-        Arrays(host, **plain, residual=True, alpha=0.5),
-        Arrays(host, **spec),
-        Arrays(host, spec=ConvSpec(**SQUARE, padding=((0, 2), 1))),
-        Arrays(host, spec=ConvSpec(**SQUARE, padding=((2, 0), 1))),
-        Arrays(host, **plain, options=ConvOptions(math="strict")),
+        Arrays(simulator, **plain),
+        Arrays(simulator, BACKWARD_DATA, **plain),
+        Arrays(simulator, BACKWARD_WEIGHTS, **plain),
+        Arrays(simulator, **plain, activation="relu"),
+        Arrays(simulator, **plain, bias=True),
+        Arrays(simulator, **plain, residual=True),
+        Arrays(simulator, **plain, residual=True, alpha=0.5),
+        Arrays(simulator, **spec),
+        Arrays(simulator, spec=ConvSpec(**SQUARE, padding=((0, 2), 1))),
+        Arrays(simulator, spec=ConvSpec(**SQUARE, padding=((2, 0), 1))),
+        Arrays(simulator, **plain, options=ConvOptions(math="strict")),
     ]
     cases[0].call()
     for _ in range(2 * CAPTURED_AT):
         for arrays in cases:
             arrays.check(arrays.call())
-    assert len(host.conv.plans) == len(cases)
+    assert len(simulator.conv.plans) == len(cases)
 
 
 WRONG = {
@@ -703,34 +710,34 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), WRONG.values(), ids=WRONG)
-def test_what_equals_a_known_call_is_still_refused(host, changes, error, message):
-    arrays = known(host)
+def test_what_equals_a_known_call_is_still_refused(simulator, changes, error, message):
+    arrays = known(simulator)
     for options in ({}, {"options": {"deterministic": False}}):
         arrays.call(**options)
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     with pytest.raises(error, match=message):
         arrays.call(**changes)
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 @pytest.mark.parametrize("operation", [BACKWARD_DATA, BACKWARD_WEIGHTS])
 @pytest.mark.parametrize("wrong", [True, 1.0])
-def test_a_shape_that_equals_a_known_one_is_still_refused(host, operation, wrong):
+def test_a_shape_that_equals_a_known_one_is_still_refused(simulator, operation, wrong):
     spec = ConvSpec(in_channels=1, out_channels=1, kernel=(3, 2))
-    x, w = host.memory.zeros((1, 1, 5, 6)), host.memory.zeros(spec.weight_shape)
-    dy = host.memory.zeros(spec.y_shape(1, (5, 6)))
+    x, w = simulator.memory.zeros((1, 1, 5, 6)), simulator.memory.zeros(spec.weight_shape)
+    dy = simulator.memory.zeros(spec.y_shape(1, (5, 6)))
     other, shape = (w, x.shape) if operation == BACKWARD_DATA else (x, w.shape)
     function = getattr(dnnffi, f"conv_{operation}")
     for _ in range(3):
         function(dy, other, shape, backend="cudnn")
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     name = "x" if operation == BACKWARD_DATA else "w"
     with pytest.raises(TypeError, match=rf"^{name}_shape\[1\] must be an integer; got"):
         function(dy, other, (1, wrong, *shape[2:]), backend="cudnn")
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
-def wrong_arrays(host, given, index):
+def wrong_arrays(simulator, given, index):
     """Yield wrong arrays for one argument, each with its error and a pattern of its text."""
     right = given[index]
     name = ("x", "w")[index]
@@ -742,125 +749,125 @@ def wrong_arrays(host, given, index):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_wrong_arrays_of_a_known_call_are_refused(host, index):
-    arrays = known(host)
-    for wrong, error, words in wrong_arrays(host, arrays.given, index):
+def test_wrong_arrays_of_a_known_call_are_refused(simulator, index):
+    arrays = known(simulator)
+    for wrong, error, words in wrong_arrays(simulator, arrays.given, index):
         given = list(arrays.given)
         given[index] = wrong
-        host.control.standin_reset()
+        simulator.control.standin_reset()
         with pytest.raises(error, match=words):
             arrays.call(given=given)
-        assert host.calls("*") == 0
+        assert simulator.calls("*") == 0
 
 
-def test_types_of_one_size_are_told_apart(host):
+def test_types_of_one_size_are_told_apart(simulator):
     half, brain = (
-        Arrays(host, spec=ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), dtype=dtype))
+        Arrays(simulator, spec=ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), dtype=dtype))
         for dtype in ("float16", "bfloat16")
     )
     for _ in range(3):
         half.check(half.call())
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     with pytest.raises(
         TypeError,
         match=r"^w must have the dtype of x, float16; got bfloat16; ",
     ):
         half.call(given=[half.given[0], brain.given[1], None, None])
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
     found = brain.call()
     assert found.dtype.name == "bfloat16"
     brain.check(found)
 
 
-def test_an_array_on_another_device_than_in_a_known_call_is_refused(host):
-    arrays = known(host)
+def test_an_array_on_another_device_than_in_a_known_call_is_refused(simulator):
+    arrays = known(simulator)
     w = arrays.given[1].copy()
     w.device_number = 1
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     with pytest.raises(ValueError, match=r"^w must be where x is, 0; it is on 1$"):
         arrays.call(given=[arrays.given[0], w, None, None])
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
-def test_a_known_call_on_another_device_is_another(host):
-    arrays = known(host)
-    host.memory.devices, host.memory.device = 2, 1
-    others = Arrays(host)
+def test_a_known_call_on_another_device_is_another(simulator):
+    arrays = known(simulator)
+    simulator.memory.devices, simulator.memory.device = 2, 1
+    others = Arrays(simulator)
     for _ in range(3):
         others.check(others.call())
-    first, second = host.conv.plans.values()
+    first, second = simulator.conv.plans.values()
     assert (first.device, second.device) == (0, 1)
     found = arrays.call()  # on its device, though it is not the current one
-    assert (found.device_number, host.memory.device) == (0, 1)
+    assert (found.device_number, simulator.memory.device) == (0, 1)
     arrays.check(found)
 
 
-def test_a_view_with_gaps_of_a_known_shape_is_copied(host):
-    arrays = known(host)
-    view = host.memory.zeros((2, 4, 5, 12))[..., ::2]
+def test_a_view_with_gaps_of_a_known_shape_is_copied(simulator):
+    arrays = known(simulator)
+    view = simulator.memory.zeros((2, 4, 5, 12))[..., ::2]
     for _ in range(CAPTURED_AT):
         view[...] = arrays.given[0]
         arrays.check(arrays.call(given=[view, *arrays.given[1:]]))
-    assert len(host.conv.calls) == 1
+    assert len(simulator.conv.calls) == 1
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_address_that_is_not_aligned_gets_a_copy(host, index):
-    arrays = known(host)
+def test_an_address_that_is_not_aligned_gets_a_copy(simulator, index):
+    arrays = known(simulator)
     right = arrays.given[index]
-    moved = host.memory.zeros((right.size + 1,), right.dtype)[1:].reshape(right.shape)
+    moved = simulator.memory.zeros((right.size + 1,), right.dtype)[1:].reshape(right.shape)
     moved[...] = right
     given = list(arrays.given)
     given[index] = moved
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call(given=given))
-    assert len(host.conv.calls) == 1
+    assert len(simulator.conv.calls) == 1
 
 
-def test_a_known_call_is_validated(host, monkeypatch):
-    arrays = Arrays(host)
+def test_a_known_call_is_validated(simulator, monkeypatch):
+    arrays = Arrays(simulator)
     for _ in range(2):
         arrays.call(options={"validate": True})
-    run_at = the_plan(host).run_at
-    monkeypatch.setattr(the_plan(host), "run_at", lambda *given: 2 * run_at(*given))
+    run_at = the_plan(simulator).run_at
+    monkeypatch.setattr(the_plan(simulator), "run_at", lambda *given: 2 * run_at(*given))
     with pytest.raises(dnnffi.ValidationError, match=RESULTS[FORWARD]):
         arrays.call(options={"validate": True})
 
 
-def test_known_calls_are_forgotten_with_the_plans(host, monkeypatch):
-    arrays = known(host)
+def test_known_calls_are_forgotten_with_the_plans(simulator, monkeypatch):
+    arrays = known(simulator)
     held_by_the_user = dnnffi.cached_plans()
     dnnffi.clear_plans()
-    assert len(host.conv.calls) == 0
+    assert len(simulator.conv.calls) == 0
     arrays.check(arrays.call())
-    assert the_plan(host) not in held_by_the_user
+    assert the_plan(simulator) not in held_by_the_user
 
 
-def test_known_calls_keep_no_plan_alive(host, monkeypatch):
-    arrays = known(host)
-    plans = host.conv.plans
-    plan = weakref.ref(the_plan(host))
+def test_known_calls_keep_no_plan_alive(simulator, monkeypatch):
+    arrays = known(simulator)
+    plans = simulator.conv.plans
+    plan = weakref.ref(the_plan(simulator))
     monkeypatch.setattr(plans, "capacity", 1)
-    Arrays(host, BACKWARD_DATA).call()
+    Arrays(simulator, BACKWARD_DATA).call()
     gc.collect()
     assert plan() is None
     arrays.check(arrays.call())
 
 
-def test_known_calls_are_bounded(host, monkeypatch):
-    calls = known(host).host.conv.calls
+def test_known_calls_are_bounded(simulator, monkeypatch):
+    calls = known(simulator).host.conv.calls
     monkeypatch.setattr(calls, "_most", 3)
     for batch in range(3, 9):
-        x = host.memory.zeros((batch, 4, 5, 6))
-        w = host.memory.zeros(SPEC.weight_shape)
+        x = simulator.memory.zeros((batch, 4, 5, 6))
+        w = simulator.memory.zeros(SPEC.weight_shape)
         dnnffi.conv(x, w, stride=(1, 2), groups=2, backend="cudnn")
         assert len(calls) == min(batch - 1, 3) if batch < 5 else len(calls) <= 3
 
 
-def test_an_empty_batch_stays_without_a_library(host):
-    known(host)
-    x, w = host.memory.zeros((0, 4, 5, 6)), host.memory.zeros(SPEC.weight_shape)
-    host.control.standin_reset()
+def test_an_empty_batch_stays_without_a_library(simulator):
+    known(simulator)
+    x, w = simulator.memory.zeros((0, 4, 5, 6)), simulator.memory.zeros(SPEC.weight_shape)
+    simulator.control.standin_reset()
     for _ in range(3):
         assert dnnffi.conv(x, w, groups=2, backend="cudnn").shape == (0, 6, 3, 5)
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0

@@ -37,13 +37,13 @@ def problem_of(size, operation=FORWARD, spec=SPEC, *, layout=CHANNELS_LAST, **mo
     return ConvProblem.of(operation, spec, shape, layout=layout, **more)
 
 
-def check(host, problem):
+def check(simulator, problem):
     arrays = testing.conv_inputs(problem, 0)
-    conformance_conv.check_values(problem, arrays, host.asarray, "cudnn")
+    conformance_conv.check_values(problem, arrays, simulator.asarray, "cudnn")
 
 
-def calls_of(host):
-    return [host.calls(f"cudnnBackend{name}") for name in CALLS]
+def calls_of(simulator):
+    return [simulator.calls(f"cudnnBackend{name}") for name in CALLS]
 
 
 # Cost of a size
@@ -65,49 +65,49 @@ PACK = 1  # of the addresses
     ],
 )
 def test_a_further_size_makes_what_has_images_and_what_refers_to_it(
-    host, operation, more, descriptors, attributes
+    simulator, operation, more, descriptors, attributes
 ):
-    check(host, problem_of(SIZES[0], operation, **more))
+    check(simulator, problem_of(SIZES[0], operation, **more))
     for size in SIZES[1:]:
-        host.control.standin_reset()
-        check(host, problem_of(size, operation, **more))
+        simulator.control.standin_reset()
+        check(simulator, problem_of(size, operation, **more))
         # The notes of the engine and the size of the workspace are read.
-        assert calls_of(host) == [descriptors, attributes, descriptors, 2]
+        assert calls_of(simulator) == [descriptors, attributes, descriptors, 2]
 
 
-def test_the_knobs_of_an_engine_are_described_once(host):
+def test_the_knobs_of_an_engine_are_described_once(simulator):
     problem = problem_of(SIZES[0])
-    check(host, problem)
-    (plan,) = host.conv.plans.values()
+    check(simulator, problem)
+    (plan,) = simulator.conv.plans.values()
     choice = plan._of_thread().executor.choice
     assert choice.knobs == (("tile_size", 3),)
-    before = host.live("backend")
-    check(host, problem_of(SIZES[1]))
-    other = next(one for one in host.conv.plans.values() if one.problem != problem)
+    before = simulator.live("backend")
+    check(simulator, problem_of(SIZES[1]))
+    other = next(one for one in simulator.conv.plans.values() if one.problem != problem)
     assert other._of_thread().executor.choice == choice
-    assert host.live("backend") == before + IMAGES + 1 + REFER + PACK
+    assert simulator.live("backend") == before + IMAGES + 1 + REFER + PACK
 
 
-def test_the_classes_of_a_layer_share_a_recipe_for_a_choice(host):
-    check(host, problem_of(SIZES[0]))
-    tuner = host.conv.source.tuner
+def test_the_classes_of_a_layer_share_a_recipe_for_a_choice(simulator):
+    check(simulator, problem_of(SIZES[0]))
+    tuner = simulator.conv.source.tuner
     (recipes,) = tuner._recipes.values()
     assert len(recipes) == 1
-    check(host, problem_of((64, 80, 80)))
+    check(simulator, problem_of((64, 80, 80)))
     assert len(tuner._states) == 2
     assert tuner._recipes.values() == [recipes]
     assert len(recipes) == 1
-    check(host, problem_of(SIZES[0], **FUSED))
+    check(simulator, problem_of(SIZES[0], **FUSED))
     assert len(tuner._recipes) == 2
-    host.conv.clear()
+    simulator.conv.clear()
     assert len(tuner._recipes) == 0
 
 
-def test_recipes_are_bounded(host, monkeypatch):
-    check(host, problem_of(SIZES[0]))
+def test_recipes_are_bounded(simulator, monkeypatch):
+    check(simulator, problem_of(SIZES[0]))
     monkeypatch.setattr(conv_tuner, "MAX_CLASSES", 3)
     monkeypatch.setattr(conv_tuner, "MAX_RECIPES", 2)
-    tuner = conv_tuner.ConvTuner(host.conv.resources)
+    tuner = conv_tuner.ConvTuner(simulator.conv.resources)
     for channels in range(1, 9):
         spec = ConvSpec(in_channels=channels, out_channels=8, kernel=(3, 3))
         state = tuner.state(problem_of(SIZES[0], spec=spec), 0)
@@ -117,11 +117,11 @@ def test_recipes_are_bounded(host, monkeypatch):
     assert len(state.recipes) == 2
 
 
-def test_another_choice_of_a_layer_has_a_recipe_of_its_own(host):
-    check(host, problem_of(SIZES[0]))
-    host.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
-    check(host, problem_of(SIZES[1]))
-    (recipes,) = host.conv.source.tuner._recipes.values()
+def test_another_choice_of_a_layer_has_a_recipe_of_its_own(simulator):
+    check(simulator, problem_of(SIZES[0]))
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    check(simulator, problem_of(SIZES[1]))
+    (recipes,) = simulator.conv.source.tuner._recipes.values()
     assert [recipe.info.engine for recipe in recipes.values()] == [1, 2]
 
 
@@ -157,19 +157,21 @@ SPECS = {
     ],
     ids=["forward", "fused", "residual", "backward_data", "backward_weights"],
 )
-def test_all_sizes_have_the_results_of_the_reference(shared_host, name, layout, operation, more):
+def test_all_sizes_have_the_results_of_the_reference(
+    shared_simulator, name, layout, operation, more
+):
     spec = SPECS[name]
     for batch, *sizes in ((2, 6, 8, 5), (3, 6, 7, 4), (2, 5, 9, 6)):
         size = batch, *sizes[: spec.rank]
-        check(shared_host, problem_of(size, operation, spec, layout=layout, **more))
+        check(shared_simulator, problem_of(size, operation, spec, layout=layout, **more))
 
 
 # Recipes by themselves
 
 
 @pytest.fixture
-def handle(host):
-    return current_launch(host.library).owner
+def handle(simulator):
+    return current_launch(simulator.library).owner
 
 
 CASE = CASES["2d"]
@@ -184,59 +186,59 @@ def made(handle, case=CASE, **more):
     return graph, PlanRecipe(graph, candidate.info)
 
 
-def run(host, plan, recipe, case):
+def run(simulator, plan, recipe, case):
     """Run a plan of a case; return its result and the expected one."""
     operands = case.operands()
-    arrays = {name: conv.placed(host, operands[name], "float32", True) for name in ("x", "w")}
-    y = conv.placed(host, np.full(case.y, np.nan), "float32", True)
-    workspace = host.memory.empty((max(1, plan.workspace_size),), np.uint8)
+    arrays = {name: conv.placed(simulator, operands[name], "float32", True) for name in ("x", "w")}
+    y = conv.placed(simulator, np.full(case.y, np.nan), "float32", True)
+    workspace = simulator.memory.empty((max(1, plan.workspace_size),), np.uint8)
     arrays |= {"y": y, "workspace": workspace}
-    packs = VariantPacks([UIDS[name] for name in recipe.operands], library=host.library)
+    packs = VariantPacks([UIDS[name] for name in recipe.operands], library=simulator.library)
     addresses = tuple(arrays[name].data.ptr for name in (*recipe.operands, "workspace"))
-    execute(current_launch(host.library), plan, packs.at(addresses))
+    execute(current_launch(simulator.library), plan, packs.at(addresses))
     return y, conv.forward(operands["x"], operands["w"], case.y, *case.steps)
 
 
-def test_a_plan_of_another_size(host, handle):
+def test_a_plan_of_another_size(simulator, handle):
     graph, recipe = made(handle)
     candidate = recipe.make(handle, OTHER.geometry("float32", True), Allowed())
     assert candidate.info == recipe.info._replace(workspace_size=candidate.plan.workspace_size)
-    y, expected = run(host, candidate.plan, recipe, OTHER)
+    y, expected = run(simulator, candidate.plan, recipe, OTHER)
     assert conv.deviation(y, expected) < conv.TOLERANCES["float32"]
     graph.graph.close()
 
 
-def test_a_recipe_keeps_what_has_no_images_and_a_plan_keeps_the_recipe(host, handle):
+def test_a_recipe_keeps_what_has_no_images_and_a_plan_keeps_the_recipe(simulator, handle):
     graph, recipe = made(handle)
     graph.graph.close()
     del graph
     gc.collect()
-    assert host.live("backend") == 3  # w, convolution, knob
+    assert simulator.live("backend") == 3  # w, convolution, knob
     candidate = recipe.make(handle, OTHER.geometry("float32", True), Allowed())
-    y, expected = run(host, candidate.plan, recipe, OTHER)
+    y, expected = run(simulator, candidate.plan, recipe, OTHER)
     assert conv.deviation(y, expected) < conv.TOLERANCES["float32"]
     del recipe
     gc.collect()
-    assert host.live("backend") == 3 + IMAGES + 1 + REFER
+    assert simulator.live("backend") == 3 + IMAGES + 1 + REFER
     candidate.plan.close()
     candidate.plan.close()
     gc.collect()
-    assert host.live("backend") == 0
+    assert simulator.live("backend") == 0
 
 
-def test_a_plan_is_shown_like_one_that_was_made_by_itself(host, handle):
+def test_a_plan_is_shown_like_one_that_was_made_by_itself(simulator, handle):
     _, recipe = made(handle)
     plan = recipe.make(handle, OTHER.geometry("float32", True), Allowed()).plan
     assert repr(plan) == "<ExecutionPlan workspace_size=4096>"
-    pack = VariantPacks((1, 2), library=host.library).at((16, 32, 0))
+    pack = VariantPacks((1, 2), library=simulator.library).at((16, 32, 0))
     with pytest.raises(CudnnError, match="no tensor 3") as caught:
-        execute(current_launch(host.library), plan, pack)
+        execute(current_launch(simulator.library), plan, pack)
     assert caught.value.problem == repr(plan)
     plan.close()
     assert repr(plan) == "<ExecutionPlan closed>"
     with pytest.raises(ValueError, match="is closed"):
         _ = plan.pointer
-    host.control.standin_reset()
+    simulator.control.standin_reset()
 
 
 @pytest.mark.parametrize(
@@ -250,14 +252,14 @@ def test_a_plan_is_shown_like_one_that_was_made_by_itself(host, handle):
         pytest.param(OTHER, False, {}, {}, id="layout"),
     ],
 )
-def test_a_size_that_is_left_to_others(host, handle, case, last, changed, allowed):
+def test_a_size_that_is_left_to_others(simulator, handle, case, last, changed, allowed):
     graph, recipe = made(handle)
     recipe = PlanRecipe(graph, recipe.info._replace(**changed))
     gc.collect()
-    before = host.live("backend")
+    before = simulator.live("backend")
     assert recipe.make(handle, case.geometry("float32", last), Allowed(**allowed)) is None
-    assert host.live("backend") == before
-    host.control.standin_reset()
+    assert simulator.live("backend") == before
+    simulator.control.standin_reset()
 
 
 def test_a_layout_that_strides_cannot_tell_is_left_to_others(handle):
@@ -288,44 +290,44 @@ def test_an_engine_that_has_no_such_knob(handle, knobs):
 # Failures
 
 
-def test_whichever_call_fails_nothing_is_left_behind(host, handle):
+def test_whichever_call_fails_nothing_is_left_behind(simulator, handle):
     _, recipe = made(handle)
     geometry = OTHER.geometry("float32", True)
     gc.collect()
-    before = host.live("backend")
-    host.control.standin_reset()
+    before = simulator.live("backend")
+    simulator.control.standin_reset()
     recipe.make(handle, geometry, Allowed()).plan.close()
-    total = host.calls("*")
+    total = simulator.calls("*")
     assert total == 40
     for number in range(1, total + 1):
-        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
+        simulator.control.standin_fail(b"*", number, INTERNAL_ERROR)
         assert recipe.make(handle, geometry, Allowed()) is None
-        assert host.live("backend") == before
+        assert simulator.live("backend") == before
         # The stream of the handle is set again: cuDNN may have left it on another one.
         assert handle.launch is None
-        current_launch(host.library)
-    host.control.standin_reset()
+        current_launch(simulator.library)
+    simulator.control.standin_reset()
 
 
-def test_whichever_call_fails_the_plan_is_made_by_itself(host):
+def test_whichever_call_fails_the_plan_is_made_by_itself(simulator):
     sizes = ((1, high, wide) for high in range(16, 32) for wide in range(16, 32))
-    check(host, problem_of(next(sizes)))
+    check(simulator, problem_of(next(sizes)))
     failures = 40
     for number, size in enumerate(islice(sizes, failures), start=1):
-        host.control.standin_fail(b"*", number, INTERNAL_ERROR)
-        check(host, problem_of(size))
-        (plan,) = (one for one in host.conv.plans.values() if one.problem == problem_of(size))
+        simulator.control.standin_fail(b"*", number, INTERNAL_ERROR)
+        check(simulator, problem_of(size))
+        (plan,) = (one for one in simulator.conv.plans.values() if one.problem == problem_of(size))
         assert plan.fallen == []
-        assert host.calls("cudnnBackendExecute") == 1 + number
-    assert len(host.conv.plans) == 1 + failures
-    host.control.standin_reset()
+        assert simulator.calls("cudnnBackendExecute") == 1 + number
+    assert len(simulator.conv.plans) == 1 + failures
+    simulator.control.standin_reset()
 
 
-def test_an_interrupt_while_a_plan_is_made_leaves_nothing(host, handle, monkeypatch):
+def test_an_interrupt_while_a_plan_is_made_leaves_nothing(simulator, handle, monkeypatch):
     _, recipe = made(handle)
     gc.collect()
-    before = host.live("backend")
-    real = host.library.lib
+    before = simulator.live("backend")
+    real = simulator.library.lib
 
     class Interrupting:
         """The library; an interrupt follows the finalizing call ``number``."""
@@ -344,9 +346,9 @@ def test_an_interrupt_while_a_plan_is_made_leaves_nothing(host, handle, monkeypa
             return status
 
     for number in range(1, 8):
-        monkeypatch.setattr(host.library, "lib", Interrupting(number))
+        monkeypatch.setattr(simulator.library, "lib", Interrupting(number))
         with pytest.raises(KeyboardInterrupt):
             recipe.make(handle, OTHER.geometry("float32", True), Allowed())
         gc.collect()
-        assert host.live("backend") == before
-    monkeypatch.setattr(host.library, "lib", real)
+        assert simulator.live("backend") == before
+    monkeypatch.setattr(simulator.library, "lib", real)

@@ -38,15 +38,15 @@ def problem_of(spec, sizes=(9, 7), batch=3, operation=BACKWARD_WEIGHTS, **rest):
     return ConvProblem.of(operation, spec, (batch, spec.in_channels, *sizes), **rest)
 
 
-def run(host, problem):
+def run(simulator, problem):
     """(found, expected, the kernel)."""
     arrays = testing.conv_inputs(problem, 0)
-    kernel = DepthwiseWeights(problem, 0, host.memory)
-    dy, x = host.asarray(arrays.dy), host.asarray(arrays.x)
-    dw = host.memory.empty(problem.spec.weight_shape, dy.dtype)
-    workspace = host.memory.empty((max(kernel.workspace_bytes, 1),), np.uint8)
+    kernel = DepthwiseWeights(problem, 0, simulator.memory)
+    dy, x = simulator.asarray(arrays.dy), simulator.asarray(arrays.x)
+    dw = simulator.memory.empty(problem.spec.weight_shape, dy.dtype)
+    workspace = simulator.memory.empty((max(kernel.workspace_bytes, 1),), np.uint8)
     at = ConvAddresses(dy.data.ptr, x.data.ptr, 0, 0, dw.data.ptr, workspace.data.ptr)
-    kernel.run(Launch(host.memory.current_stream(), 0), at)
+    kernel.run(Launch(simulator.memory.current_stream(), 0), at)
     return dw, conformance_conv.expected(problem, arrays), kernel
 
 
@@ -65,24 +65,24 @@ def run(host, problem):
         ({"kernel": (4,), "padding": ((0, 3),)}, (5,)),
     ],
 )
-def test_the_gradient(host, dtype, spec, sizes):
-    found, expected, _ = run(host, problem_of(spec_of(dtype=dtype, **spec), sizes))
+def test_the_gradient(simulator, dtype, spec, sizes):
+    found, expected, _ = run(simulator, problem_of(spec_of(dtype=dtype, **spec), sizes))
     assert deviation(found, expected) < (1e-5 if dtype == "float32" else 1e-12)
 
 
-def test_positions_are_divided_among_blocks_where_there_are_few_channels(host):
+def test_positions_are_divided_among_blocks_where_there_are_few_channels(simulator):
     problem = problem_of(spec_of(channels=2, padding=1), (40, 30), batch=9)
-    found, expected, kernel = run(host, problem)
+    found, expected, kernel = run(simulator, problem)
     assert kernel.workspace_bytes > 0
     assert kernel.workspace_bytes % (2 * 9 * 4) == 0
     assert deviation(found, expected) < 1e-5
 
 
 @pytest.mark.parametrize("limit", [0, 71])
-def test_no_workspace_beyond_the_limit(host, limit):
+def test_no_workspace_beyond_the_limit(simulator, limit):
     options = ConvOptions(workspace_limit=limit)
     problem = problem_of(spec_of(channels=2, padding=1), (40, 30), batch=9, options=options)
-    found, expected, kernel = run(host, problem)
+    found, expected, kernel = run(simulator, problem)
     assert kernel.workspace_bytes == 0
     assert deviation(found, expected) < 1e-5
 
@@ -109,7 +109,7 @@ def test_what_it_is_not_for(problem):
     assert not has_kernel(problem)
 
 
-def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypatch):
+def test_it_is_a_candidate_and_used_where_it_is_fastest(simulator, tmp_path, monkeypatch):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
     times = iter([1.0, 4.0, 3.0, 2.0, 3.0])
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
@@ -121,15 +121,17 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(host, tmp_path, monkeypa
         assert plan.tuning.source == source
         assert plan.tuning.choice == EngineChoice(True, OWN, ())
         assert "a kernel of dnnffi's; workspace" in plan.report()
-        found = plan.run(host.asarray(arrays.dy), host.asarray(arrays.x))
+        found = plan.run(simulator.asarray(arrays.dy), simulator.asarray(arrays.x))
         assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
         plan.close()
         backend.clear()
 
 
-def test_on_disk_for_a_problem_that_it_is_not_for(host):
+def test_on_disk_for_a_problem_that_it_is_not_for(simulator):
     choice = EngineChoice.read(json.loads(json.dumps(EngineChoice(True, OWN, ()))))
     problem = problem_of(spec_of(), operation=FORWARD)
     with pytest.raises(ValueError, match="dnnffi's kernel is not for forward"):
-        ConvExecutors(host.library, problem, current_launch(host.library)).made_again(choice)
-    host.control.standin_reset()
+        ConvExecutors(simulator.library, problem, current_launch(simulator.library)).made_again(
+            choice
+        )
+    simulator.control.standin_reset()

@@ -42,29 +42,29 @@ def problem_of(operation=FORWARD, sizes=(9, 7), channels=4, batch=2, kernel=(3, 
     return ConvProblem.of(operation, spec, (batch, spec.in_channels, *sizes), **rest)
 
 
-def put(host, array, *, last):
+def put(simulator, array, *, last):
     """An array of the host, without gaps in the layout, and its elements in the order of memory."""
     if array is None:
         return None
     if last and array.ndim > 1:
         array = np.moveaxis(array, 1, -1)
-    return host.asarray(np.ascontiguousarray(array))
+    return simulator.asarray(np.ascontiguousarray(array))
 
 
-def run(host, problem, tile, seed=0, **more):
+def run(simulator, problem, tile, seed=0, **more):
     """(found, expected); what no thread writes is not a number."""
     arrays = testing.conv_inputs(problem, seed)
     last = problem.channels_last
-    given = [put(host, one, last=last) for one in conformance_conv.arguments(problem, arrays)]
+    given = [put(simulator, one, last=last) for one in conformance_conv.arguments(problem, arrays)]
     n, channels, *sizes = problem.result_shape
     shape = (n, *sizes, channels) if last else problem.result_shape
     guard = 64  # elements after the result
-    room = host.memory.empty((int(np.prod(shape)) + guard,), given[0].dtype)
+    room = simulator.memory.empty((int(np.prod(shape)) + guard,), given[0].dtype)
     room.view(np.uint8)[...] = 0xFF
-    kernel = DepthwiseGather(problem, host.memory, tile, **more)
+    kernel = DepthwiseGather(problem, simulator.memory, tile, **more)
     assert kernel.workspace_bytes == 0
     at = ConvAddresses(*addresses_of(given), room.data.ptr)
-    kernel.run(Launch(host.memory.current_stream(), 0), at)
+    kernel.run(Launch(simulator.memory.current_stream(), 0), at)
     assert (np.array(room[-guard:]).view(np.uint8) == 0xFF).all()
     found = np.array(room[:-guard]).reshape(shape)
     if last:
@@ -72,8 +72,8 @@ def run(host, problem, tile, seed=0, **more):
     return found, conformance_conv.expected(problem, arrays)
 
 
-def check(host, problem, tile, seed=0, **more):
-    found, expected = run(host, problem, tile, seed, **more)
+def check(simulator, problem, tile, seed=0, **more):
+    found, expected = run(simulator, problem, tile, seed, **more)
     assert deviation(found, expected) <= conformance_conv.tolerance(problem)
 
 
@@ -84,14 +84,14 @@ def check(host, problem, tile, seed=0, **more):
 @pytest.mark.parametrize(
     ("kernel", "sizes"), [((3, 3), (14, 14)), ((5, 5), (9, 28)), ((7, 7), (7, 7))]
 )
-def test_layers_of_networks(host, dtype, layout, operation, stride, kernel, sizes):
+def test_layers_of_networks(simulator, dtype, layout, operation, stride, kernel, sizes):
     padding = tuple(size // 2 for size in kernel)
     problem = problem_of(
         operation, sizes, kernel=kernel, stride=stride, padding=padding, dtype=dtype, layout=layout
     )
     # The tiles have nothing to do with the type, but for one or two channels of a thread.
     for tile in tiles(problem) if dtype == "float32" else tiles(problem)[:1]:
-        check(host, problem, tile)
+        check(simulator, problem, tile)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -117,10 +117,10 @@ def test_layers_of_networks(host, dtype, layout, operation, stride, kernel, size
     ],
     ids=str,
 )
-def test_other_geometry(host, layout, operation, sizes, geometry):
+def test_other_geometry(simulator, layout, operation, sizes, geometry):
     problem = problem_of(operation, sizes, layout=layout, **geometry)
     for tile in tiles(problem):
-        check(host, problem, tile)
+        check(simulator, problem, tile)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -136,28 +136,28 @@ def test_other_geometry(host, layout, operation, sizes, geometry):
     ids=str,
 )
 @pytest.mark.parametrize("transposed", [False, True])
-def test_what_follows_a_forward(host, layout, dtype, more, transposed):
+def test_what_follows_a_forward(simulator, layout, dtype, more, transposed):
     problem = problem_of(layout=layout, dtype=dtype, padding=1, transposed=transposed, **more)
     for tile in tiles(problem):
-        check(host, problem, tile)
+        check(simulator, problem, tile)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_many_planes(host, layout):
+def test_many_planes(simulator, layout):
     # No multiple of those of a block, of which there are several.
     problem = problem_of(sizes=(7, 7), channels=705, batch=3, padding=1, layout=layout)
     if layout == CHANNELS_FIRST:
         assert 3 * 705 % tiles(problem)[0].many != 0
     for tile in tiles(problem):
-        check(host, problem, tile)
+        check(simulator, problem, tile)
 
 
-def test_several_tiles_of_a_thread(host, monkeypatch):
+def test_several_tiles_of_a_thread(simulator, monkeypatch):
     # Few blocks, as for images that are too large for a test.
     monkeypatch.setattr(pixels, "_BLOCKS", 2)
     problem = problem_of(sizes=(31, 20), channels=64, padding=1, layout=CHANNELS_LAST)
     for tile in tiles(problem)[:2]:
-        check(host, problem, tile)
+        check(simulator, problem, tile)
 
 
 @st.composite
@@ -200,10 +200,10 @@ def problems(draw):
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_problem(host, data):
+def test_any_problem(simulator, data):
     problem = data.draw(problems())
     tile = data.draw(st.sampled_from(tiles(problem)))
-    check(host, problem, tile, data.draw(st.integers(0, 2**16)))
+    check(simulator, problem, tile, data.draw(st.integers(0, 2**16)))
 
 
 @pytest.mark.parametrize(
@@ -231,16 +231,16 @@ def test_what_it_is_not_for(problem):
 # General kernels, for all sizes of a layer
 
 
-def sources(host, monkeypatch):
+def sources(simulator, monkeypatch):
     """The sources that are compiled from now on."""
     compiled = set()
-    kernel = host.memory.kernel
+    kernel = simulator.memory.kernel
 
     def seen(source, name, headers):
         compiled.add((source, headers))
         return kernel(source, name, headers)
 
-    monkeypatch.setattr(host.memory, "kernel", seen)
+    monkeypatch.setattr(simulator.memory, "kernel", seen)
     return compiled
 
 
@@ -260,17 +260,17 @@ SIZES = [(1, 9, 7), (2, 5, 12), (1, 30, 4), (3, 6, 16), (1, 14, 14), (2, 21, 3),
 @pytest.mark.parametrize("operation", GATHERS)
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_a_general_kernel_computes_every_size_with_the_tile_of_another(
-    host, monkeypatch, layer, operation, layout
+    simulator, monkeypatch, layer, operation, layout
 ):
     if operation == BACKWARD_DATA:
         layer = {name: value for name, value in layer.items() if name not in FOLLOWS}
-    compiled = sources(host, monkeypatch)
+    compiled = sources(simulator, monkeypatch)
     first = problem_of(operation, (28, 28), batch=8, layout=layout, **layer)
     tile = tiles(first)[0]
     for batch, *sizes in SIZES:
         problem = problem_of(operation, tuple(sizes), batch=batch, layout=layout, **layer)
         if has_kernel(problem):
-            check(host, problem, tile_for(problem, tile), specialized=False)
+            check(simulator, problem, tile_for(problem, tile), specialized=False)
     # With channels first, one kernel for each number of elements read and written at once.
     assert len(compiled) == 1 if layout == CHANNELS_LAST else len(compiled) <= 5
 
@@ -280,7 +280,7 @@ FOLLOWS = ("bias", "activation")
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_general_kernels_of_any_geometry(shared_host, data):
+def test_general_kernels_of_any_geometry(shared_simulator, data):
     draw = data.draw
     rank = draw(st.integers(1, 2))
     kernel = tuple(draw(st.integers(1, 4)) for _ in range(rank))
@@ -304,10 +304,10 @@ def test_general_kernels_of_any_geometry(shared_host, data):
     tile = draw(st.sampled_from(tiles(one)))
     carried = tile_for(other, tile)
     assert carried == tile or carried in tiles(other)
-    check(shared_host, other, carried, specialized=False)
+    check(shared_simulator, other, carried, specialized=False)
 
 
-def test_a_tile_without_room_in_shared_memory_is_the_nearest_that_has(host):
+def test_a_tile_without_room_in_shared_memory_is_the_nearest_that_has(simulator):
     small, large = (problem_of(sizes=(n, n), channels=512, batch=16, padding=1) for n in (14, 60))
     tile = tiles(small)[0]
     assert tile.many == 8
@@ -357,17 +357,17 @@ def test_channels_of_a_thread_divide_the_channels():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_new_sizes_of_a_class_compile_nothing(host, no_record, monkeypatch, layout):
+def test_new_sizes_of_a_class_compile_nothing(simulator, no_record, monkeypatch, layout):
     row = faster.Measured(FORWARD, layout, "float32", 3, 1)
     monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (4, 16)))
-    compiled = sources(host, monkeypatch)
+    compiled = sources(simulator, monkeypatch)
 
     def run(batch, sizes):
         problem = problem_of(padding=1, sizes=sizes, batch=batch, layout=layout)
         arrays = testing.conv_inputs(problem, 0)
-        found = conformance_conv.run(problem, arrays, host.asarray, "cudnn")
+        found = conformance_conv.run(problem, arrays, simulator.asarray, "cudnn")
         assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
-        (plan,) = (one for one in host.conv.plans.values() if one.problem == problem)
+        (plan,) = (one for one in simulator.conv.plans.values() if one.problem == problem)
         assert plan._of_thread().executor.choice.engine == OWN
         return plan.report()
 
@@ -391,13 +391,13 @@ def no_record(tmp_path, monkeypatch):
     monkeypatch.setenv("DNNFFI_CACHE_DIR", str(tmp_path))
 
 
-def executors_of(host, problem, **more):
-    return ConvExecutors(host.library, problem, current_launch(host.library), **more)
+def executors_of(simulator, problem, **more):
+    return ConvExecutors(simulator.library, problem, current_launch(simulator.library), **more)
 
 
 @pytest.mark.parametrize("operation", GATHERS)
 def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
-    host, no_record, monkeypatch, operation
+    simulator, no_record, monkeypatch, operation
 ):
     problem = problem_of(operation, padding=1)._replace(options=ConvOptions(tune="now"))
     choices = own_choices(problem)
@@ -407,7 +407,7 @@ def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
     times = {1: 1.0}
     monkeypatch.setattr(conv_tuning, "_time", lambda *_: times.get(next(order), 4.0))
     arrays = testing.conv_inputs(problem, 0)
-    given = [put(host, one, last=False) for one in conformance_conv.arguments(problem, arrays)]
+    given = [put(simulator, one, last=False) for one in conformance_conv.arguments(problem, arrays)]
     backend = conv_backends.of("cudnn")
     for source in ("measured", "disk"):
         plan = backend.plan(problem, 0)
@@ -421,21 +421,21 @@ def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
         backend.clear()
 
 
-def test_cudnn_is_asked_where_nothing_was_measured(host):
-    executor = next(executors_of(host, problem_of(padding=1)))
+def test_cudnn_is_asked_where_nothing_was_measured(simulator):
+    executor = next(executors_of(simulator, problem_of(padding=1)))
     assert executor.choice.engine != OWN
     executor.close()
-    host.control.standin_reset()
+    simulator.control.standin_reset()
 
 
-def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(host, monkeypatch):
+def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(simulator, monkeypatch):
     problem = problem_of(padding=1, batch=faster.LEAST_BATCH)
     row = faster.Measured(FORWARD, CHANNELS_FIRST, "float32", 3, 1)
     monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
     arrays = testing.conv_inputs(problem, 0)
     plan = conv_backends.of("cudnn").plan(problem, 0)
     assert "picked by a record of such layers for x [32, 4, 9, 7]; not measured" in plan.report()
-    found = plan.run(host.asarray(arrays.x), host.asarray(arrays.w), None, None)
+    found = plan.run(simulator.asarray(arrays.x), simulator.asarray(arrays.w), None, None)
     assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
     plan.close()
 
@@ -467,14 +467,14 @@ def test_a_record_is_of_such_layers_alone(monkeypatch, more):
     assert not faster.is_faster(problem_of(**usual | more))
 
 
-def test_a_tile_on_disk_that_is_none_of_the_problems(host):
+def test_a_tile_on_disk_that_is_none_of_the_problems(simulator):
     problem = problem_of(padding=1)
     choice = own_choices(problem)[0]
     again = EngineChoice.read(json.loads(json.dumps(choice)))
     assert again == choice
     other = choice._replace(knobs=(("down", 3), ("across", 3), ("many", 3)))
-    executors = executors_of(host, problem)
+    executors = executors_of(simulator, problem)
     assert executors.made_again(again).choice == choice
     with pytest.raises(ValueError, match="dnnffi's kernel down=3 across=3 many=3 is not for"):
         executors.made_again(other)
-    host.control.standin_reset()
+    simulator.control.standin_reset()

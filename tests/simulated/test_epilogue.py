@@ -22,7 +22,7 @@ PARTS = [
 ]
 
 
-def run(host, shape, dtype, layout, alpha=0.5, fill=None, **parts):
+def run(simulator, shape, dtype, layout, alpha=0.5, fill=None, **parts):
     """(found, expected) of an output of ``shape``."""
     rng = np.random.default_rng(0)
     batch, channels, *sizes = shape
@@ -44,15 +44,15 @@ def run(host, shape, dtype, layout, alpha=0.5, fill=None, **parts):
 
     def put(array):
         last = layout == CHANNELS_LAST and array.ndim > 1
-        return host.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1) if last else array))
+        return simulator.asarray(np.ascontiguousarray(np.moveaxis(array, 1, -1) if last else array))
 
     found, z, b = put(y), put(residual), put(bias)
     at = ConvAddresses(
         *(0, 0, b.data.ptr if problem.bias else 0, z.data.ptr if problem.residual else 0),
         found.data.ptr,
     )
-    kernel = EpilogueKernel(problem, 0, host.memory)
-    kernel.run(Launch(host.memory.current_stream(), 0), at)
+    kernel = EpilogueKernel(problem, 0, simulator.memory)
+    kernel.run(Launch(simulator.memory.current_stream(), 0), at)
     found = np.moveaxis(found, -1, 1) if layout == CHANNELS_LAST else found
     return np.array(found).astype("f8"), expected
 
@@ -61,29 +61,31 @@ def run(host, shape, dtype, layout, alpha=0.5, fill=None, **parts):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 7, 11), (1, 2, 3, 2, 5)])
-def test_each_part_is_added(host, shape, parts, layout, dtype):
-    found, expected = run(host, shape, dtype, layout, **parts)
+def test_each_part_is_added(simulator, shape, parts, layout, dtype):
+    found, expected = run(simulator, shape, dtype, layout, **parts)
     digits = DIGITS[dtype]
     np.testing.assert_allclose(found, expected, rtol=digits, atol=8 * digits)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_more_elements_than_threads(host, layout):
+def test_more_elements_than_threads(simulator, layout):
     # The launch has eight blocks for each of 132 multiprocessors; here each block is one thread.
-    found, expected = run(host, (2, 5, 160, 200), "float32", layout, **PARTS[0])
+    found, expected = run(simulator, (2, 5, 160, 200), "float32", layout, **PARTS[0])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
 
 
-def test_nan_and_infinity_stay(host):
+def test_nan_and_infinity_stay(simulator):
     values = [np.nan, np.inf, -np.inf]
-    found, _ = run(host, (1, 1, 5), "float32", "channels_first", fill=values, activation="relu")
+    found, _ = run(
+        simulator, (1, 1, 5), "float32", "channels_first", fill=values, activation="relu"
+    )
     np.testing.assert_array_equal(found.reshape(-1)[:3], [np.nan, np.inf, 0])
-    found, _ = run(host, (1, 1, 5), "float32", "channels_first", fill=values, bias=True)
+    found, _ = run(simulator, (1, 1, 5), "float32", "channels_first", fill=values, bias=True)
     np.testing.assert_array_equal(found.reshape(-1)[:3], values)
 
 
-def test_alpha_is_not_rounded_to_float32_for_float64(host):
+def test_alpha_is_not_rounded_to_float32_for_float64(simulator):
     found, expected = run(
-        *(host, (1, 2, 3), "float64", "channels_first"), alpha=1 / 3, residual=True
+        *(simulator, (1, 2, 3), "float64", "channels_first"), alpha=1 / 3, residual=True
     )
     np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)

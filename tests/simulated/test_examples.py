@@ -23,8 +23,8 @@ THREADS = 256
 class Driver:
     """CUDA's driver as the examples use it, on host memory that the stand-in knows."""
 
-    def __init__(self, host):
-        self._allocate = host.memory._allocate
+    def __init__(self, simulator):
+        self._allocate = simulator.memory._allocate
         self.memory = {}
 
     def allocate(self, nbytes):
@@ -55,11 +55,11 @@ class Driver:
 
 
 @pytest.fixture
-def driver(host, monkeypatch):
+def driver(simulator, monkeypatch):
     user_arrays.install(monkeypatch)
-    made = Driver(host)
+    made = Driver(simulator)
     yield made
-    user_arrays.forget(host.library)
+    user_arrays.forget(simulator.library)
     gc.collect()
     made.memory.clear()
 
@@ -76,11 +76,11 @@ def test_the_framework_frees_all_memory(driver):
     assert driver.memory == {}
 
 
-def test_a_training_step_on_raw_addresses_is_that_of_the_reference(host, driver):
+def test_a_training_step_on_raw_addresses_is_that_of_the_reference(simulator, driver):
     spec = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
     problem = dnnffi.RNNProblem.dense(spec, steps=5, batch=2, training=True)
     values = ADDRESSES["drawn"](spec, 5, 2)
-    library = host.library.without_cupy()
+    library = simulator.library.without_cupy()
     found = ADDRESSES["training_step"](driver, library, problem, values)
     expected = ADDRESSES["by_reference"](spec, values)
     assert max(ADDRESSES["relative_errors"](found, expected)) < 1e-5

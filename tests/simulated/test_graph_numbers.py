@@ -18,13 +18,13 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 
 
 @pytest.fixture
-def memory(shared_host):
-    return SimpleNamespace(asarray=shared_host.asarray, empty=shared_host.memory.empty)
+def memory(shared_simulator):
+    return SimpleNamespace(asarray=shared_simulator.asarray, empty=shared_simulator.memory.empty)
 
 
 @pytest.fixture
-def handle(shared_host):
-    return current_launch(shared_host.library).owner
+def handle(shared_simulator):
+    return current_launch(shared_simulator.library).owner
 
 
 @each_case

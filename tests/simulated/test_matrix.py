@@ -7,6 +7,6 @@ import pytest
 
 
 @pytest.mark.parametrize("case", conformance.matrix(), ids=str)
-def test_matrix(shared_host, case):
-    conformance.check(case, shared_host.asarray, "cudnn")
-    assert shared_host.violation == ""
+def test_matrix(shared_simulator, case):
+    conformance.check(case, shared_simulator.asarray, "cudnn")
+    assert shared_simulator.violation == ""

@@ -18,7 +18,7 @@ SINGLE = replace(bench_models.ONE, dtype="float32")  # which all algorithms take
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_library_alone_gives_what_the_reference_gives(host, name, training):
+def test_the_library_alone_gives_what_the_reference_gives(simulator, name, training):
     shape = SHAPES[name]
     expected, gradients = bench_models.run(array_models.functional, shape, training=training)
     found, graded = bench_models.run(raw_models.raw, shape, place="gpu", training=training)
@@ -42,7 +42,7 @@ def timed(monkeypatch, **replayed):
     monkeypatch.setattr(raw_models, "tune", tune)
 
 
-def test_the_fastest_algorithm_is_the_model(host, monkeypatch):
+def test_the_fastest_algorithm_is_the_model(simulator, monkeypatch):
     timed(monkeypatch, standard=3.0, persist_static=1.0, persist_dynamic=4.0)
     about = made(SINGLE).about()
     assert about["algorithm"] == "persist_static"
@@ -55,44 +55,47 @@ def test_the_fastest_algorithm_is_the_model(host, monkeypatch):
     assert about["algorithms"]["standard"]["reserve_bytes"] > 0
 
 
-def test_what_is_launched_is_kept_and_nothing_else(host):
+def test_what_is_launched_is_kept_and_nothing_else(simulator):
     model = made(SINGLE)
     gc.collect()
-    assert host.live("rnn") == 1
-    assert sum(graph() is not None for graph in host.memory.graphs) == 1
-    calls = host.calls("cudnnRNNForward")
+    assert simulator.live("rnn") == 1
+    assert sum(graph() is not None for graph in simulator.memory.graphs) == 1
+    calls = simulator.calls("cudnnRNNForward")
     model.step()()
-    assert host.calls("cudnnRNNForward") == calls + 1
-    assert host.violation == ""
+    assert simulator.calls("cudnnRNNForward") == calls + 1
+    assert simulator.violation == ""
 
 
-def test_a_launch_is_all_that_a_call_is(host):
+def test_a_launch_is_all_that_a_call_is(simulator):
     model = made(SINGLE, training=False)
-    allocations = host.memory.allocations
+    allocations = simulator.memory.allocations
     model.forward()
-    assert host.memory.allocations == allocations
+    assert simulator.memory.allocations == allocations
 
 
-def test_what_was_refused_is_told_with_the_reason(host, monkeypatch):
+def test_what_was_refused_is_told_with_the_reason(simulator, monkeypatch):
     timed(monkeypatch, standard=3.0, persist_static="too far apart", persist_dynamic=2.0)
     about = made(SINGLE).about()
     assert about["algorithm"] == "persist_dynamic"
     assert about["algorithms"]["persist_static"] == {"refused": "too far apart"}
 
 
-def test_without_the_standard_algorithm_there_is_no_model(host):
-    host.control.standin_fail(b"cudnnRNNForward", 1, 8)
+def test_without_the_standard_algorithm_there_is_no_model(simulator):
+    simulator.control.standin_fail(b"cudnnRNNForward", 1, 8)
     with pytest.raises(RuntimeError, match="standard algorithm does not run"):
         made(SINGLE)
 
 
-def test_a_call_of_dnnffi_says_its_algorithm_and_buffers(host):
+def test_a_call_of_dnnffi_says_its_algorithm_and_buffers(simulator):
     data = bench_models.ONE.draw()
-    arrays = [host.asarray(array) for array in data.weights]
+    arrays = [simulator.asarray(array) for array in data.weights]
     weights = dnnffi.RNNWeights.pack(
-        arrays, bench_models.ONE.spec, backend="cudnn", out=host.memory.empty((180,), "float64")
+        arrays,
+        bench_models.ONE.spec,
+        backend="cudnn",
+        out=simulator.memory.empty((180,), "float64"),
     )
-    x = host.asarray(data.x)
+    x = simulator.asarray(data.x)
     _, _, ctx = dnnffi.lstm_forward(
         x, None, weights, options={"algorithm": "standard"}, backend="cudnn"
     )

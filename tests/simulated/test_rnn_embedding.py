@@ -31,8 +31,8 @@ def runtime(monkeypatch):
 class User:
     """A user's library with its own arrays: arguments in its memory, results by its allocator."""
 
-    def __init__(self, host):
-        self._allocate = host.memory._allocate
+    def __init__(self, simulator):
+        self._allocate = simulator.memory._allocate
         self.made = []
         self.keywords = {"backend": "cudnn", "options": {"allocator": self}}
 
@@ -53,11 +53,11 @@ class User:
 
 
 @pytest.fixture
-def user(host):
-    made = User(host)
+def user(simulator):
+    made = User(simulator)
     yield made
     made.made.clear()  # pytest keeps it for longer than the stand-in
-    user_arrays.forget(host.library)
+    user_arrays.forget(simulator.library)
 
 
 def of_mode(mode, states):
@@ -105,13 +105,13 @@ def test_results_are_what_the_allocator_made(user, mode, loose):
 
 @pytest.mark.filterwarnings("ignore:weights given as separate arrays")
 @pytest.mark.parametrize("loose", [False, True], ids=["packed", "loose"])
-def test_of_an_empty_batch_too(host, user, loose):
+def test_of_an_empty_batch_too(simulator, user, loose):
     _, _, weights = user.arguments("lstm")
     if loose:
         arrays = [np.array(array) for array in weights.to("torch").arrays()]
         weights = [UserArray.of(user._allocate, array) for array in arrays]
     x, h = user.random((STEPS, 0, 3)), user.random((1, 0, 4))
-    host.control.standin_reset()
+    simulator.control.standin_reset()
     *found, ctx = dnnffi.lstm_forward(x, (h, h), weights, **user.keywords)
     gradients = ctx.backward(user.random((STEPS, 0, 4)), (h, h))
     results = flat([found, gradients.x, gradients.hx])
@@ -131,7 +131,7 @@ def test_of_an_empty_batch_too(host, user, loose):
     else:
         assert gradients.weights.flat.shape == weights.flat.shape
         assert not np.array(gradients.weights.flat).any()
-    assert host.calls("*") == 0
+    assert simulator.calls("*") == 0
 
 
 def test_a_state_that_is_left_out_is_zeros(user):
@@ -244,7 +244,7 @@ def the_plan():
     return plan
 
 
-def test_a_loop_is_measured_and_replayed(loop, host):
+def test_a_loop_is_measured_and_replayed(loop, simulator):
     expected = loop.step()
     for _ in range(CALLS_BEFORE_TUNING + 4):
         for one, other in zip(loop.step(), expected, strict=True):
@@ -252,10 +252,10 @@ def test_a_loop_is_measured_and_replayed(loop, host):
     plan = the_plan()
     assert plan.finder.choice.replayed is not None
     assert plan.operations.graph_count == 2  # forward pass, backward pass
-    calls = host.calls("cudnnRNNForward"), sum(graph.launches for graph in graphs_of(plan))
+    calls = simulator.calls("cudnnRNNForward"), sum(graph.launches for graph in graphs_of(plan))
     loop.step()
     assert sum(graph.launches for graph in graphs_of(plan)) == calls[1] + 2
-    assert host.calls("cudnnRNNForward") == calls[0] + 1  # made by the graph of the stand-in
+    assert simulator.calls("cudnnRNNForward") == calls[0] + 1  # made by the graph of the stand-in
 
 
 def graphs_of(plan):
@@ -285,29 +285,29 @@ def test_a_call_runs_although_there_is_no_memory_to_measure_on(loop, runtime):
     assert the_plan().finder.choice is None
 
 
-def test_memory_for_measuring_is_given_back(loop, host):
+def test_memory_for_measuring_is_given_back(loop, simulator):
     for _ in range(CALLS_BEFORE_TUNING - 1):
         loop.step()
-    before = host.control.standin_registered()
+    before = simulator.control.standin_registered()
     for _ in range(4):
         loop.step()
     assert the_plan().finder.choice is not None
     # The word of the null stream.
-    assert host.control.standin_registered() == before + 1
+    assert simulator.control.standin_registered() == before + 1
 
 
-def test_calls_in_a_capture_of_the_users_are_measured_after_it(user, host):
+def test_calls_in_a_capture_of_the_users_are_measured_after_it(user, simulator):
     x, states, weights = user.arguments("gru")
     options = {"allocator": user, "stream": 0x70}
 
     def call():
         return dnnffi.gru(x, states[0], weights, backend="cudnn", options=options)
 
-    host.memory.capture_number = 7
+    simulator.memory.capture_number = 7
     for _ in range(2 * CALLS_BEFORE_TUNING):
         call()
     assert the_plan().finder.choice is None
-    host.memory.capture_number = 0
+    simulator.memory.capture_number = 0
     for _ in range(CALLS_BEFORE_TUNING):
         call()
     assert the_plan().finder.choice is not None

@@ -50,29 +50,29 @@ def engine(number, time=1.0, *, fused=True, **knobs):
     return [[fused, number, list(map(list, knobs.items()))], time]
 
 
-def run(host, problem):
+def run(simulator, problem):
     """Call a public function in a process that knows nothing, and check its result."""
     arrays = testing.conv_inputs(problem, 0)
-    conformance_conv.check_values(problem, arrays, host.asarray, "cudnn")
+    conformance_conv.check_values(problem, arrays, simulator.asarray, "cudnn")
 
 
-def executor_of(host):
-    (plan,) = host.conv.plans.values()
+def executor_of(simulator):
+    (plan,) = simulator.conv.plans.values()
     return plan._of_thread().executor
 
 
-def store_result(host, folder, problem, candidates, refused=()):
+def store_result(simulator, folder, problem, candidates, refused=()):
     """Let the file of a problem have these candidates; nothing is known in the process."""
-    host.forget_plans()
+    simulator.forget_plans()
     for path in folder.rglob("*.json"):
         path.unlink()
     tune = ConvOptions(**(problem.options._asdict() | {"tune": "now"}))
-    run(host, problem._replace(options=tune))
+    run(simulator, problem._replace(options=tune))
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
     content["value"] |= {"candidates": candidates, "refused": dict(refused)}
     path.write_text(json.dumps(content))
-    host.forget_plans()
+    simulator.forget_plans()
 
 
 def double(array, address):
@@ -83,7 +83,7 @@ def double(array, address):
 
 
 @contextmanager
-def wrong_results(host, *engines):
+def wrong_results(simulator, *engines):
     """Let engines of cuDNN's write twice what is right, and count the runs of each engine."""
     right, runs = GraphExecutor.run, Counter()
 
@@ -92,7 +92,7 @@ def wrong_results(host, *engines):
         runs[self.choice.engine] += 1
         if self.choice.engine in engines:
             size = prod(self.problem_of_test.result_shape)
-            host.memory.enqueue(double, (ctypes.c_float * size, at.result))
+            simulator.memory.enqueue(double, (ctypes.c_float * size, at.result))
 
     made = GraphExecutor.__init__
 
@@ -123,114 +123,114 @@ def wrong_results(host, *engines):
     ],
     ids=str,
 )
-def test_a_stored_engine_that_is_not_admitted_is_not_used(host, folder, options, stored, used):
+def test_a_stored_engine_that_is_not_admitted_is_not_used(simulator, folder, options, stored, used):
     problem = problem_of(options=ConvOptions(**options))
-    store_result(host, folder, problem, [stored])
-    run(host, problem)
-    assert executor_of(host).choice.engine == used
-    assert executor_of(host).workspace_bytes <= options.get("workspace_limit", 4096)
-    store_result(host, folder, problem, [stored, engine(PLAIN)])
-    run(host, problem)
-    assert executor_of(host).choice.engine == PLAIN, "the next one"
+    store_result(simulator, folder, problem, [stored])
+    run(simulator, problem)
+    assert executor_of(simulator).choice.engine == used
+    assert executor_of(simulator).workspace_bytes <= options.get("workspace_limit", 4096)
+    store_result(simulator, folder, problem, [stored, engine(PLAIN)])
+    run(simulator, problem)
+    assert executor_of(simulator).choice.engine == PLAIN, "the next one"
 
 
-def test_a_stored_engine_that_is_known_to_be_wrong_is_not_used(host, folder, monkeypatch):
-    store_result(host, folder, problem_of(), [engine(NONDETERMINISTIC), engine(PLAIN)])
+def test_a_stored_engine_that_is_known_to_be_wrong_is_not_used(simulator, folder, monkeypatch):
+    store_result(simulator, folder, problem_of(), [engine(NONDETERMINISTIC), engine(PLAIN)])
     wrong = (known_wrong.KnownWrong("forward", NONDETERMINISTIC, "is wrong"),)
     monkeypatch.setattr(known_wrong, "TABLE", wrong)
-    run(host, problem_of())
-    assert executor_of(host).choice.engine == PLAIN
+    run(simulator, problem_of())
+    assert executor_of(simulator).choice.engine == PLAIN
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_stored_engine_with_wrong_results_is_not_used(host, folder, operation):
-    with wrong_results(host, NONDETERMINISTIC):
+def test_a_stored_engine_with_wrong_results_is_not_used(simulator, folder, operation):
+    with wrong_results(simulator, NONDETERMINISTIC):
         problem = problem_of(operation)
-        store_result(host, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
-        run(host, problem)
-        assert executor_of(host).choice.engine == PLAIN
+        store_result(simulator, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
+        run(simulator, problem)
+        assert executor_of(simulator).choice.engine == PLAIN
         assert "differ from those of engine 1" in dnnffi.cached_plans()[-1].report()
 
 
 def test_an_engine_that_was_measured_is_used_by_a_process_where_the_heuristics_are_wrong(
-    host, folder
+    simulator, folder
 ):
-    with wrong_results(host, TENSOR_CORES):
+    with wrong_results(simulator, TENSOR_CORES):
         problem = problem_of()
-        store_result(host, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
-        run(host, problem)
-        assert executor_of(host).choice.engine == NONDETERMINISTIC
+        store_result(simulator, folder, problem, [engine(NONDETERMINISTIC), engine(PLAIN)])
+        run(simulator, problem)
+        assert executor_of(simulator).choice.engine == NONDETERMINISTIC
 
 
-def test_two_settings_of_a_wrong_engine_do_not_outvote_other_engines(host):
-    with wrong_results(host, TENSOR_CORES):
-        run(host, problem_of(options=ConvOptions(tune="now")))
-        assert executor_of(host).choice.engine in (NONDETERMINISTIC, PLAIN)
+def test_two_settings_of_a_wrong_engine_do_not_outvote_other_engines(simulator):
+    with wrong_results(simulator, TENSOR_CORES):
+        run(simulator, problem_of(options=ConvOptions(tune="now")))
+        assert executor_of(simulator).choice.engine in (NONDETERMINISTIC, PLAIN)
 
 
-def test_another_setting_of_a_wrong_engine_proves_nothing(host, folder):
-    with wrong_results(host, NONDETERMINISTIC):
+def test_another_setting_of_a_wrong_engine_proves_nothing(simulator, folder):
+    with wrong_results(simulator, NONDETERMINISTIC):
         problem = problem_of()
         # The heuristics' second plan is the stored engine itself, and agrees with it.
-        store_result(host, folder, problem, [engine(NONDETERMINISTIC)])
-        run(host, problem)
-        assert executor_of(host).choice.engine == TENSOR_CORES
+        store_result(simulator, folder, problem, [engine(NONDETERMINISTIC)])
+        run(simulator, problem)
+        assert executor_of(simulator).choice.engine == TENSOR_CORES
 
 
-def test_a_stored_result_is_compared_once_in_a_process(host, folder):
-    with wrong_results(host) as runs:
+def test_a_stored_result_is_compared_once_in_a_process(simulator, folder):
+    with wrong_results(simulator) as runs:
         problem = problem_of()
-        store_result(host, folder, problem, [engine(PLAIN)])
+        store_result(simulator, folder, problem, [engine(PLAIN)])
         runs.clear()
-        run(host, problem)
+        run(simulator, problem)
         assert runs == {TENSOR_CORES: 1, PLAIN: 2}, "one of them is the call"
-        host.conv.plans.clear()
-        run(host, problem)
+        simulator.conv.plans.clear()
+        run(simulator, problem)
         assert runs == {TENSOR_CORES: 1, PLAIN: 3}
 
 
-def test_the_plan_of_the_heuristics_needs_no_comparison(host, folder):
-    with wrong_results(host) as runs:
+def test_the_plan_of_the_heuristics_needs_no_comparison(simulator, folder):
+    with wrong_results(simulator) as runs:
         problem = problem_of()
-        store_result(host, folder, problem, [engine(TENSOR_CORES, tile_size=3)])
+        store_result(simulator, folder, problem, [engine(TENSOR_CORES, tile_size=3)])
         runs.clear()
-        run(host, problem)
+        run(simulator, problem)
         assert runs == {TENSOR_CORES: 1}
         assert "read from disk" in dnnffi.cached_plans()[-1].report()
 
 
-def test_few_candidates_of_a_large_file_are_run(host, folder):
-    with wrong_results(host, NONDETERMINISTIC) as runs:
+def test_few_candidates_of_a_large_file_are_run(simulator, folder):
+    with wrong_results(simulator, NONDETERMINISTIC) as runs:
         problem = problem_of()
-        store_result(host, folder, problem, [engine(NONDETERMINISTIC)] * 1000)
+        store_result(simulator, folder, problem, [engine(NONDETERMINISTIC)] * 1000)
         runs.clear()
-        run(host, problem)
+        run(simulator, problem)
         assert runs.total() <= 1 + MAX_CHECKED + 4
-        assert executor_of(host).choice.engine == TENSOR_CORES
+        assert executor_of(simulator).choice.engine == TENSOR_CORES
 
 
-def test_where_nothing_stored_may_be_used_a_call_that_asks_for_it_measures(host, folder):
+def test_where_nothing_stored_may_be_used_a_call_that_asks_for_it_measures(simulator, folder):
     problem = problem_of()
-    store_result(host, folder, problem, [engine(17)])
-    run(host, problem._replace(options=ConvOptions(tune="now")))
+    store_result(simulator, folder, problem, [engine(17)])
+    run(simulator, problem._replace(options=ConvOptions(tune="now")))
     assert "measured in this process" in dnnffi.cached_plans()[-1].report()
-    host.forget_plans()
-    run(host, problem)
+    simulator.forget_plans()
+    run(simulator, problem)
     assert "read from disk" in dnnffi.cached_plans()[-1].report()
 
 
-def test_a_stored_result_is_not_used_in_a_capture(host, folder):
+def test_a_stored_result_is_not_used_in_a_capture(simulator, folder):
     problem = problem_of()
-    store_result(host, folder, problem, [engine(PLAIN)])
-    host.memory.stream = host.memory.new_stream()
-    host.memory.capture_number = 17
-    run(host, problem)
-    assert executor_of(host).choice.engine == TENSOR_CORES
-    host.memory.capture_number = 0
-    host.conv.plans.clear()
-    host.conv.resources.graphs.of_users.clear()
-    run(host, problem)
-    assert executor_of(host).choice.engine == PLAIN
+    store_result(simulator, folder, problem, [engine(PLAIN)])
+    simulator.memory.stream = simulator.memory.new_stream()
+    simulator.memory.capture_number = 17
+    run(simulator, problem)
+    assert executor_of(simulator).choice.engine == TENSOR_CORES
+    simulator.memory.capture_number = 0
+    simulator.conv.plans.clear()
+    simulator.conv.resources.graphs.of_users.clear()
+    run(simulator, problem)
+    assert executor_of(simulator).choice.engine == PLAIN
 
 
 KNOBS = st.lists(
@@ -267,28 +267,28 @@ NOTES = {TENSOR_CORES: "tensor_core", NONDETERMINISTIC: "nondeterministic"}
     wrong=st.sampled_from([NONDETERMINISTIC, PLAIN]),
 )
 def test_no_stored_result_makes_a_convolution_wrong_or_breaks_its_options(
-    host, folder, candidates, refused, operation, fused, math, deterministic, limit, wrong
+    simulator, folder, candidates, refused, operation, fused, math, deterministic, limit, wrong
 ):
     options = ConvOptions(math=math, deterministic=deterministic, workspace_limit=limit)
     more = FUSED if fused and operation == FORWARD else {}
     problem = problem_of(operation, options, **more)
-    run(host, problem)
-    first = executor_of(host).choice.engine
+    run(simulator, problem)
+    first = executor_of(simulator).choice.engine
     engines = () if wrong == first else (wrong,)  # errors of the first are not found
-    with wrong_results(host, *engines):
-        store_result(host, folder, problem, candidates, refused)
+    with wrong_results(simulator, *engines):
+        store_result(simulator, folder, problem, candidates, refused)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PerformanceWarning)  # of what is out of range
-            run(host, problem)
-        executor = executor_of(host)
+            run(simulator, problem)
+        executor = executor_of(simulator)
         assert executor.choice.engine not in engines
         assert limit is None or executor.workspace_bytes <= limit
         assert math != "strict" or "tensor_core" not in str(executor)
         assert not deterministic or "nondeterministic" not in str(executor)
         del executor
-        host.forget_plans()
+        simulator.forget_plans()
     gc.collect()
-    assert host.live("backend") == 0
+    assert simulator.live("backend") == 0
 
 
 # Networks
@@ -299,7 +299,7 @@ ALGORITHMS = ("standard", "persist_static", "persist_static_small_h", "persist_d
 
 
 @contextmanager
-def wrong_networks(host, *algorithms):
+def wrong_networks(simulator, *algorithms):
     """Let algorithms of cuDNN's write twice what is right into h_n."""
     right = CudnnRNNExecutor.forward
 
@@ -307,7 +307,7 @@ def wrong_networks(host, *algorithms):
         right(self, launch, at)
         if self.algorithm in algorithms:
             size = prod(self.problem.h_shape)
-            host.memory.enqueue(double, (ctypes.c_double * size, at.h_n))
+            simulator.memory.enqueue(double, (ctypes.c_double * size, at.h_n))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CudnnRNNExecutor, "forward", forward)
@@ -323,13 +323,13 @@ TRIPLES = st.tuples(TIMES, st.none() | TIMES, st.none() | TIMES)
     training=st.booleans(),
     wrong=st.sets(st.sampled_from(ALGORITHMS[1:])),
 )
-def test_no_stored_result_makes_a_network_wrong(host, folder, times, training, wrong):
+def test_no_stored_result_makes_a_network_wrong(simulator, folder, times, training, wrong):
     problem = RNNProblem.dense(NETWORK, steps=5, batch=2, training=training)
     case = conformance.Case(problem, True, 0)
     for path in folder.rglob("*.json"):
         path.unlink()
-    conformance.check(case, host.asarray, "cudnn")
-    plan = next(plan for plan in host.rnn.plans.values() if plan.problem.training == training)
+    conformance.check(case, simulator.asarray, "cudnn")
+    plan = next(plan for plan in simulator.rnn.plans.values() if plan.problem.training == training)
     assert plan.autotune()
     (path,) = folder.rglob("*.json")
     content = json.loads(path.read_text())
@@ -339,8 +339,8 @@ def test_no_stored_result_makes_a_network_wrong(host, folder, times, training, w
     }
     path.write_text(json.dumps(content | {"value": value}))
     del plan
-    host.forget_plans()
-    with wrong_networks(host, *wrong):
+    simulator.forget_plans()
+    with wrong_networks(simulator, *wrong):
         for _ in range(3):
-            conformance.check(case, host.asarray, "cudnn")
-    host.forget_plans()
+            conformance.check(case, simulator.asarray, "cudnn")
+    simulator.forget_plans()

@@ -23,69 +23,73 @@ LSTM = SPECS["lstm"]
 EXACT = 1e-12
 
 
-def stream_on(host, spec=LSTM, **keywords):
+def stream_on(simulator, spec=LSTM, **keywords):
     """A stream on the stand-in, and the model of its rows."""
-    weights, on_host = weights_of(spec, "cudnn", host.asarray)
-    model = Model(on_host, to_array=host.asarray, batch_first=keywords.get("batch_first", False))
+    weights, on_host = weights_of(spec, "cudnn", simulator.asarray)
+    model = Model(
+        on_host, to_array=simulator.asarray, batch_first=keywords.get("batch_first", False)
+    )
     return RNNStream(weights, **{"batch": BATCH, "backend": "cudnn"} | keywords), model
 
 
-def launches(host):
-    return sum(graph().launches for graph in host.memory.graphs if graph() is not None)
+def launches(simulator):
+    return sum(graph().launches for graph in simulator.memory.graphs if graph() is not None)
 
 
 @pytest.mark.parametrize("tune", ["off", "now"])
 @pytest.mark.parametrize("name", SPECS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=schedules(), batch_first=st.booleans())
-def test_rows_that_come_and_go_are_each_row_alone(shared_host, name, tune, calls, batch_first):
+def test_rows_that_come_and_go_are_each_row_alone(shared_simulator, name, tune, calls, batch_first):
     keywords = {"options": {"tune": tune}, "batch_first": batch_first}
-    stream, model = stream_on(shared_host, SPECS[name], **keywords)
+    stream, model = stream_on(shared_simulator, SPECS[name], **keywords)
     with stream:
         for call in calls:
             model.play(stream, call, EXACT)
 
 
-def test_steps_in_a_loop_are_tuned_and_replayed_and_stay_right(host):
-    stream, model = stream_on(host)
+def test_steps_in_a_loop_are_tuned_and_replayed_and_stay_right(simulator):
+    stream, model = stream_on(simulator)
     with stream:
         for _ in range(4 * CALLS_BEFORE_TUNING):
             model.play(stream, Call(None, 0), EXACT)
         assert "measured in this process" in stream.report()
-        assert launches(host) > 0
+        assert launches(simulator) > 0
 
 
 @pytest.mark.parametrize("rows", [None, (2, 0)])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_a_tuned_step_into_the_same_array_is_one_launch_and_allocates_nothing(host, name, rows):
+def test_a_tuned_step_into_the_same_array_is_one_launch_and_allocates_nothing(
+    simulator, name, rows
+):
     spec = SPECS[name]
-    stream, model = stream_on(host, spec, options={"tune": "now"})
+    stream, model = stream_on(simulator, spec, options={"tune": "now"})
     count = BATCH if rows is None else len(rows)
-    x = host.asarray(np.zeros((count, spec.input_size)))
-    out = host.asarray(np.zeros((count, spec.output_size)))
+    x = simulator.asarray(np.zeros((count, spec.input_size)))
+    out = simulator.asarray(np.zeros((count, spec.output_size)))
     model.to_array = lambda values: x.set(values) or x
     call = Call(rows, 0)
     with stream:
         for _ in range(6):  # the state has two buffers, and each order of them its own graph
             model.play(stream, call, EXACT, out)
         for _ in range(3):
-            before = host.memory.allocations, host.memory.copies, launches(host)
+            before = simulator.memory.allocations, simulator.memory.copies, launches(simulator)
             stream.run(x, rows=rows, out=out)
-            after = host.memory.allocations, host.memory.copies, launches(host)
+            after = simulator.memory.allocations, simulator.memory.copies, launches(simulator)
             assert after == (before[0], before[1], before[2] + 1)
 
 
-def test_rows_are_copied_by_consecutive_ranges_when_they_change(host, monkeypatch):
-    stream, _ = stream_on(host, options={"tune": "off"})
-    copied, copy_rows = [], host.memory.copy_rows
+def test_rows_are_copied_by_consecutive_ranges_when_they_change(simulator, monkeypatch):
+    stream, _ = stream_on(simulator, options={"tune": "off"})
+    copied, copy_rows = [], simulator.memory.copy_rows
 
     def counted(*arguments):
         copied.append(arguments[4])  # bytes of a row of the copy
         copy_rows(*arguments)
 
-    monkeypatch.setattr(host.memory, "copy_rows", counted)
+    monkeypatch.setattr(simulator.memory, "copy_rows", counted)
     row_bytes = 8 * LSTM.hidden_size
-    x = host.asarray(np.zeros((3, LSTM.input_size)))
+    x = simulator.asarray(np.zeros((3, LSTM.input_size)))
     with stream:
         stream.run(x, rows=[0, 1, 3])
         assert copied == [2 * row_bytes, 2 * row_bytes, row_bytes, row_bytes]  # of h and c each
@@ -97,50 +101,50 @@ def test_rows_are_copied_by_consecutive_ranges_when_they_change(host, monkeypatc
         assert len(copied) == 4 + 2
 
 
-def test_the_states_of_named_rows_are_copied_back_once(host, monkeypatch):
-    stream, _ = stream_on(host, options={"tune": "off"})
+def test_the_states_of_named_rows_are_copied_back_once(simulator, monkeypatch):
+    stream, _ = stream_on(simulator, options={"tune": "off"})
     with stream:
-        stream.run(host.asarray(np.zeros((1, LSTM.input_size))), rows=[2])
+        stream.run(simulator.asarray(np.zeros((1, LSTM.input_size))), rows=[2])
         expected = [np.array(one) for one in stream.state]
-        monkeypatch.setattr(host.memory, "copy_rows", None)
+        monkeypatch.setattr(simulator.memory, "copy_rows", None)
         for one, other in zip(stream.state, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_stream_runs_on_the_device_of_its_weights(host, monkeypatch):
+def test_a_stream_runs_on_the_device_of_its_weights(simulator, monkeypatch):
     of_class = {np.ndarray: "host"}
     monkeypatch.setattr(registry, "kind", lambda array: of_class.get(type(array), "cuda"))
-    host.memory.devices, host.memory.device = 2, 1
-    stream, model = stream_on(host, backend=None)
+    simulator.memory.devices, simulator.memory.device = 2, 1
+    stream, model = stream_on(simulator, backend=None)
     with stream:
         assert stream.device == 1
         assert repr(stream).endswith(f"batch={BATCH}, cudnn device 1)")
-        model.to_array = partial(on_device, host, 1)
-        host.memory.device = 0
+        model.to_array = partial(on_device, simulator, 1)
+        simulator.memory.device = 0
         for call in (Call(None, 0), Call((3,), 2), Call((1, 2), None, "each"), Call(None, 1)):
             model.play(stream, call, EXACT)
-            assert host.memory.device == 0
-        y = stream.run(on_device(host, 1, np.zeros((BATCH, LSTM.input_size))))
+            assert simulator.memory.device == 0
+        y = stream.run(on_device(simulator, 1, np.zeros((BATCH, LSTM.input_size))))
         assert {y.device_number, stream.state[0].device_number} == {1}
         with pytest.raises(ValueError, match=r"^x must be on the device of "):
-            stream.run(host.asarray(np.zeros((BATCH, LSTM.input_size))))
-    host.memory.device = 1
+            stream.run(simulator.asarray(np.zeros((BATCH, LSTM.input_size))))
+    simulator.memory.device = 1
     with pytest.raises(ValueError, match=r"^device is 0; the weights are on device 1$"):
-        stream_on(host, device=0)
+        stream_on(simulator, device=0)
 
 
-def on_device(host, number, values):
-    with host.memory.use(number):
-        return host.asarray(values)
+def on_device(simulator, number, values):
+    with simulator.memory.use(number):
+        return simulator.asarray(values)
 
 
-def test_a_capture_of_the_user_is_refused(host):
-    stream, model = stream_on(host, options={"tune": "now"})
+def test_a_capture_of_the_user_is_refused(simulator):
+    stream, model = stream_on(simulator, options={"tune": "now"})
     with stream:
         model.play(stream, Call(None, 0), EXACT)
-        x = host.asarray(np.zeros((BATCH, LSTM.input_size)))
-        host.memory.stream = host.memory.new_stream()
-        host.memory.capture_number = 17
+        x = simulator.asarray(np.zeros((BATCH, LSTM.input_size)))
+        simulator.memory.stream = simulator.memory.new_stream()
+        simulator.memory.capture_number = 17
         for call in (
             lambda: stream.run(x),
             lambda: stream.run(x[:2], rows=[0, 3]),
@@ -149,25 +153,25 @@ def test_a_capture_of_the_user_is_refused(host):
         ):
             with pytest.raises(UnsupportedError, match=r"capture cannot record its calls.*RNNPl"):
                 call()
-        host.memory.capture_number = 0
+        simulator.memory.capture_number = 0
         model.compare(stream, EXACT)
 
 
-def test_a_call_that_fails_leaves_the_state(host, monkeypatch):
-    stream, model = stream_on(host, options={"tune": "off"})
+def test_a_call_that_fails_leaves_the_state(simulator, monkeypatch):
+    stream, model = stream_on(simulator, options={"tune": "off"})
     with stream:
         for call in (Call(None, 0), Call((1, 3), 2)):
             model.play(stream, call, EXACT)
-        x = host.asarray(np.ones((BATCH, LSTM.input_size)))
+        x = simulator.asarray(np.ones((BATCH, LSTM.input_size)))
         for arguments in ({"x": x}, {"x": x[:2], "rows": [0, 1]}, {"x": x[:2], "rows": [1, 3]}):
-            host.memory.fail_allocation = 0
+            simulator.memory.fail_allocation = 0
             with pytest.raises(MemoryError):
                 stream.run(**arguments)
             model.compare(stream, EXACT)
 
 
-def test_a_closed_stream_has_nothing_on_the_device(host):
-    stream, model = stream_on(host, options={"tune": "now"})
+def test_a_closed_stream_has_nothing_on_the_device(simulator):
+    stream, model = stream_on(simulator, options={"tune": "now"})
     for rows in (None, (0, 2)):
         for _ in range(4):
             model.play(stream, Call(rows, 0), EXACT)
@@ -175,11 +179,11 @@ def test_a_closed_stream_has_nothing_on_the_device(host):
     del stream
     dnnffi.clear_plans()
     gc.collect()
-    assert host.control.standin_registered() == 0
+    assert simulator.control.standin_registered() == 0
 
 
-def test_a_problem_that_the_backend_has_not_is_refused_at_the_beginning(host):
-    weights, _ = weights_of(LSTM, "torch", host.asarray)
+def test_a_problem_that_the_backend_has_not_is_refused_at_the_beginning(simulator):
+    weights, _ = weights_of(LSTM, "torch", simulator.asarray)
     with pytest.raises(ValueError, match=r"^weights are in the layout of 'torch'; backend 'cudnn'"):
         RNNStream(weights, batch=BATCH, backend="cudnn")
 
@@ -188,54 +192,54 @@ X = np.zeros((BATCH, LSTM.input_size))
 OUT = (BATCH, LSTM.hidden_size)
 
 
-def strided(host):
-    return host.memory.zeros((OUT[0], 2 * OUT[1]), np.float64)[:, ::2]
+def strided(simulator):
+    return simulator.memory.zeros((OUT[0], 2 * OUT[1]), np.float64)[:, ::2]
 
 
 WRONG = {
     "dtype of x": (
         TypeError,
         "^x must have the dtype of the weights, float64; got float32",
-        lambda host, x: {"x": host.asarray(X.astype("f4"))},
+        lambda simulator, x: {"x": simulator.asarray(X.astype("f4"))},
     ),
     "shape of out": (
         ValueError,
         r"^out must have shape \(4, 4\); got \(1, 4, 4\)$",
-        lambda host, x: {"x": x, "out": host.memory.zeros((1, *OUT), np.float64)},
+        lambda simulator, x: {"x": x, "out": simulator.memory.zeros((1, *OUT), np.float64)},
     ),
     "dtype of out": (
         TypeError,
         "^out must have dtype float64; got float32$",
-        lambda host, x: {"x": x, "out": host.memory.zeros(OUT)},
+        lambda simulator, x: {"x": x, "out": simulator.memory.zeros(OUT)},
     ),
     "gaps in out": (
         ValueError,
         "^out must be contiguous",
-        lambda host, x: {"x": x, "out": strided(host)},
+        lambda simulator, x: {"x": x, "out": strided(simulator)},
     ),
     "out on the host": (
         TypeError,
-        "^out must be a host_memory.HostArray; got ndarray$",
-        lambda host, x: {"x": x, "out": np.zeros(OUT)},
+        "^out must be a simulators.SimulatedArray; got ndarray$",
+        lambda simulator, x: {"x": x, "out": np.zeros(OUT)},
     ),
 }
 
 
 @pytest.mark.parametrize(("error", "message", "arguments"), WRONG.values(), ids=WRONG)
-def test_wrong_arrays_are_refused_by_name(host, error, message, arguments):
-    stream, model = stream_on(host)
-    x = host.asarray(X)
+def test_wrong_arrays_are_refused_by_name(simulator, error, message, arguments):
+    stream, model = stream_on(simulator)
+    x = simulator.asarray(X)
     with stream:
         model.play(stream, Call(None, 0), EXACT)
         for _ in range(2):
             with pytest.raises(error, match=message):
-                stream.run(**arguments(host, x))
+                stream.run(**arguments(simulator, x))
         model.compare(stream, EXACT)
 
 
-def test_out_shares_no_memory_with_what_is_read(host):
-    stream, _ = stream_on(host)
-    memory = host.memory.zeros((BATCH, LSTM.hidden_size), np.float64)
+def test_out_shares_no_memory_with_what_is_read(simulator):
+    stream, _ = stream_on(simulator)
+    memory = simulator.memory.zeros((BATCH, LSTM.hidden_size), np.float64)
     x = memory.reshape(-1)[: BATCH * LSTM.input_size].reshape(BATCH, LSTM.input_size)
     with stream, pytest.raises(ValueError, match=r"^(x and out|out and x) must not share memory"):
         stream.run(x, out=memory)
@@ -247,8 +251,8 @@ def test_out_shares_no_memory_with_what_is_read(host):
 class Allocator:
     """An allocator of a user's library; ``made`` are its arrays."""
 
-    def __init__(self, host):
-        self._allocate, self.made = host.memory._allocate, []
+    def __init__(self, simulator):
+        self._allocate, self.made = simulator.memory._allocate, []
 
     def __call__(self, shape, dtype):
         self.made.append(UserArray(self._allocate, shape, dtype))
@@ -259,12 +263,12 @@ class Allocator:
 
 
 @pytest.fixture
-def allocator(host, monkeypatch):
+def allocator(simulator, monkeypatch):
     user_arrays.install(monkeypatch)
-    made = Allocator(host)
+    made = Allocator(simulator)
     yield made
     made.made.clear()
-    user_arrays.forget(host.library)
+    user_arrays.forget(simulator.library)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

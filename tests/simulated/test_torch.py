@@ -85,9 +85,9 @@ tensors_device_array = tensors.device_array
 
 
 @pytest.fixture
-def gpu(host, monkeypatch):
+def gpu(simulator, monkeypatch):
     user_arrays.install(monkeypatch)
-    made = Gpu(host.control)
+    made = Gpu(simulator.control)
     for module in (tensors, weights):
         monkeypatch.setattr(module, "device_array", made.device_array)
     allocation = tensors.Allocation(made, lambda: 0)
@@ -96,7 +96,7 @@ def gpu(host, monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     yield made
     dnnffi.clear_plans()
-    close_handles(host.library.without_cupy())
+    close_handles(simulator.library.without_cupy())
     gc.collect()
     made.close()
 
@@ -296,10 +296,10 @@ def test_a_write_to_constant_weights_is_noticed_in_every_call_of_tensors(all_on_
 
 
 @pytest.fixture
-def kernels(host, monkeypatch):
+def kernels(simulator, monkeypatch):
     """Run our kernels on the host; an import of CuPy fails."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    external_memory.install_kernels(host, monkeypatch)
+    external_memory.install_kernels(simulator, monkeypatch)
 
 
 def plain(tensor):

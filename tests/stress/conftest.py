@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulated.conftest import host, standin_path  # noqa: F401 - fixtures
+from simulated.conftest import simulator, standin_path  # noqa: F401 - fixtures
 from stress.bounds import EFFORT, bounded
 from stress.calls import Calls
 
@@ -31,6 +31,6 @@ def calls(request):
     if request.param == "reference":
         made = Calls("reference")
     else:
-        made = Calls("cudnn", request.getfixturevalue("host").asarray)
+        made = Calls("cudnn", request.getfixturevalue("simulator").asarray)
     yield made
     vars(made).clear()  # pytest keeps it for longer than the stand-in

@@ -107,10 +107,10 @@ def unguarded(backend):
         make_calls(calls)
     else:
         from simulators.cudnn import build
-        from simulators.cudnn.library import open_host
+        from simulators.cudnn.library import open_simulator
 
-        with open_host(build.build()) as host:
-            calls = Calls(backend, host.asarray)
+        with open_simulator(build.build()) as simulator:
+            calls = Calls(backend, simulator.asarray)
             sys.addaudithook(hook)
             make_calls(calls)
             vars(calls).clear()

@@ -225,16 +225,16 @@ def main(backend, seed, operations):
     else:
         from dnnffi.backends.cudnn import library
         from simulators.cudnn import build
-        from simulators.cudnn.library import Host
+        from simulators.cudnn.library import Simulator
 
-        host = Host(build.build())
-        host.memory._allocate = keeping(host.control)
-        host.memory.capture = refuse_capture
-        host.memory.scratch = nullcontext  # which counts the arrays of all threads
-        with library.using(host.library):
-            storm = Storm(Calls("cudnn", host.asarray), seed)
+        simulator = Simulator(build.build())
+        simulator.memory._allocate = keeping(simulator.control)
+        simulator.memory.capture = refuse_capture
+        simulator.memory.scratch = nullcontext  # which counts the arrays of all threads
+        with library.using(simulator.library):
+            storm = Storm(Calls("cudnn", simulator.asarray), seed)
             storm.run(operations)
-            assert host.violation == "", host.violation
+            assert simulator.violation == "", simulator.violation
     print(*(f"{count} {what}" for what, count in sorted(storm.done.items())), sep=", ")
 
 

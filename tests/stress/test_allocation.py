@@ -25,8 +25,8 @@ ERRORS = (MemoryError, ValueError, Refused, KeyboardInterrupt)
 class Faulty:
     """An allocator of the stand-in's memory, one of whose allocations raises."""
 
-    def __init__(self, host):
-        self._allocate = host.memory._allocate
+    def __init__(self, simulator):
+        self._allocate = simulator.memory._allocate
         self.count, self._nth, self._error = 0, None, None
 
     def fail(self, nth=None, error=None):
@@ -45,10 +45,10 @@ def user_arrays_can_be_had(monkeypatch):
 
 
 @pytest.fixture
-def faulty(host, monkeypatch):
+def faulty(simulator, monkeypatch):
     """The faulty allocator, installed for the arrays that look like CuPy's."""
-    allocate = Faulty(host)
-    monkeypatch.setattr(host.memory, "_allocate", allocate)
+    allocate = Faulty(simulator)
+    monkeypatch.setattr(simulator.memory, "_allocate", allocate)
     return allocate
 
 
@@ -114,31 +114,31 @@ OPERATIONS = EMBEDDED | {
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_allocation_that_fails(host, faulty, name, error, some):
-    check(host, faulty, Calls("cudnn", host.asarray), OPERATIONS[name], error, some)
+def test_an_allocation_that_fails(simulator, faulty, name, error, some):
+    check(simulator, faulty, Calls("cudnn", simulator.asarray), OPERATIONS[name], error, some)
 
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_an_allocation_of_the_users_that_fails(host, name, error, some):
-    faulty = Faulty(host)
+def test_an_allocation_of_the_users_that_fails(simulator, name, error, some):
+    faulty = Faulty(simulator)
 
     def asarray(values):
-        made = UserArray.of(host.memory._allocate, np.asarray(values))
+        made = UserArray.of(simulator.memory._allocate, np.asarray(values))
         return device_array("an array", made)
 
     calls = Calls("cudnn", asarray, {"allocator": partial(UserArray, faulty)})
-    check(host, faulty, calls, EMBEDDED[name], error, some)
+    check(simulator, faulty, calls, EMBEDDED[name], error, some)
 
 
-def check(host, faulty, calls, operation, error, some):
+def check(simulator, faulty, calls, operation, error, some):
     prepare, call = operation
 
     def begin_anew():
         faulty.fail()
-        user_arrays.forget(host.library)
-        host.forget_plans()
-        return host.live(), host.control.standin_registered()
+        user_arrays.forget(simulator.library)
+        simulator.forget_plans()
+        return simulator.live(), simulator.control.standin_registered()
 
     begin_anew()
     expected = on_host(call(calls, prepare(calls)))

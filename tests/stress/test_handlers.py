@@ -78,10 +78,10 @@ def test_a_call_and_the_handler_in_it_give_what_they_always_do(calls, name, some
             assert_equal(results, expected[handler])
 
 
-def test_a_handler_in_a_call_that_runs_through_copies(host):
+def test_a_handler_in_a_call_that_runs_through_copies(simulator):
     # They are the plan's own, and one call's at a time.
-    calls = Calls("cudnn", host.asarray)
-    x = host.asarray(np.ones(SPEC.x_shape(STEPS, BATCH)))
+    calls = Calls("cudnn", simulator.asarray)
+    x = simulator.asarray(np.ones(SPEC.x_shape(STEPS, BATCH)))
 
     kept = []  # so that no addresses come again, which would be captured
 
@@ -97,9 +97,9 @@ def test_a_handler_in_a_call_that_runs_through_copies(host):
     expected, expected_of_handler = on_host(call()), on_host(other())
     for _ in range(3):
         call()
-    copies = host.memory.copies
+    copies = simulator.memory.copies
     points = points_of(call)
-    assert host.memory.copies > copies
+    assert simulator.memory.copies > copies
     for number in range(1, points + 1):
         of_handler = []
         found = at_point(number, lambda: of_handler.append(other()), call)  # noqa: B023
@@ -111,10 +111,10 @@ def test_a_handler_in_a_call_that_runs_through_copies(host):
 class Capturing:
     """A plan's calls on the same arrays: the first runs, the second is captured, others replay."""
 
-    def __init__(self, host):
-        self.host = host
-        self.calls = Calls("cudnn", host.asarray)
-        self.other_stream = host.memory.new_stream()
+    def __init__(self, simulator):
+        self.host = simulator
+        self.calls = Calls("cudnn", simulator.asarray)
+        self.other_stream = simulator.memory.new_stream()
         self.out = self.calls.lstm(tune="off")
         self.expected = on_host(self.out)
 
@@ -157,8 +157,8 @@ IN_CAPTURES = ("lstm", "lstm_elsewhere", "tuned", "train_on_a_state", "conv")
 
 
 @pytest.mark.parametrize("handler", IN_CAPTURES)
-def test_a_handler_in_a_capture_is_refused_and_not_captured(host, handler):
-    call = Capturing(host)
+def test_a_handler_in_a_capture_is_refused_and_not_captured(simulator, handler):
+    call = Capturing(simulator)
     does = getattr(call, handler)
     expected = on_host(does())
     with call.plan() as plan:
@@ -186,8 +186,8 @@ def test_a_handler_in_a_capture_is_refused_and_not_captured(host, handler):
     assert done
 
 
-def test_a_handler_that_is_refused_interrupts_the_call_as_any_error_does(host):
-    call = Capturing(host)
+def test_a_handler_that_is_refused_interrupts_the_call_as_any_error_does(simulator):
+    call = Capturing(simulator)
     with call.plan() as plan:
         call(plan)
         points = points_of(lambda: call(plan))
@@ -205,11 +205,11 @@ def test_a_handler_that_is_refused_interrupts_the_call_as_any_error_does(host):
     assert refused
 
 
-def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(host):
-    calls = Calls("cudnn", host.asarray)
+def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(simulator):
+    calls = Calls("cudnn", simulator.asarray)
     expected = on_host(calls.conv_backward_data())
     (plan,) = dnnffi.cached_plans()
-    lib, execute = host.library.lib, host.library.lib.cudnnBackendExecute
+    lib, execute = simulator.library.lib, simulator.library.lib.cudnnBackendExecute
 
     class Refusing:
         """A library that runs nothing, except in the handler that comes at one of the calls."""
@@ -229,7 +229,7 @@ def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(host):
                 self.handled = False
             return EXECUTION_FAILED
 
-    host.library.lib = refusing = Refusing()
+    simulator.library.lib = refusing = Refusing()
     with pytest.raises(CudnnError, match="cudnnBackendExecute"):
         calls.conv_backward_data()
     assert refusing.count > 2, "one engine after the other"
@@ -238,5 +238,5 @@ def test_a_handler_that_tunes_in_a_convolution_that_nothing_can_run(host):
         with pytest.raises(CudnnError, match="cudnnBackendExecute"):
             calls.conv_backward_data()
         assert refusing.count >= at
-    host.library.lib = lib
+    simulator.library.lib = lib
     assert_equal(calls.conv_backward_data(), expected)

@@ -95,17 +95,17 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("name", ["train_with_dropout", "plan_step", "conv", "conv_plan"])
-def test_an_interrupted_call_of_the_library_leaves_nothing_behind(host, name, some):
-    calls = Calls("cudnn", host.asarray)
-    host.library.lib = lib = Interrupting(host.library.lib)
+def test_an_interrupted_call_of_the_library_leaves_nothing_behind(simulator, name, some):
+    calls = Calls("cudnn", simulator.asarray)
+    simulator.library.lib = lib = Interrupting(simulator.library.lib)
     call = getattr(calls, name)
     expected = on_host(call())
 
     def begin_anew():
-        host.forget_plans()
-        close_handles(host.library)
+        simulator.forget_plans()
+        close_handles(simulator.library)
         gc.collect()
-        return host.live(), host.control.standin_registered()
+        return simulator.live(), simulator.control.standin_registered()
 
     left = begin_anew()
     assert left[0] == 0

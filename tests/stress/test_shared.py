@@ -19,7 +19,7 @@ from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.external import device_array
 from dnnffi.errors import CaptureError, ContextError
 from dnnffi.rnn.arguments import Arguments
-from simulators.cudnn.library import open_host
+from simulators.cudnn.library import open_simulator
 
 
 def looks():
@@ -145,8 +145,10 @@ def test_a_call_on_a_plan_in_the_middle_of_another_gives_errors_of_dnnffi(calls,
     assert wrong == []
 
 
-def test_a_forward_pass_ends_a_backward_pass_that_has_begun_with_an_earlier_one(host, monkeypatch):
-    calls = Calls("cudnn", host.asarray)
+def test_a_forward_pass_ends_a_backward_pass_that_has_begun_with_an_earlier_one(
+    simulator, monkeypatch
+):
+    calls = Calls("cudnn", simulator.asarray)
     check = Arguments.backward_weights
 
     def interrupted(*arguments, **keywords):
@@ -167,17 +169,17 @@ def test_a_forward_pass_ends_a_backward_pass_that_has_begun_with_an_earlier_one(
 # First calls, of a library that is new
 
 
-def first_calls(host):
+def first_calls(simulator):
     """A network of its own length, or a convolution of its own size, for each number."""
-    calls = Calls("cudnn", host.asarray)
+    calls = Calls("cudnn", simulator.asarray)
     rng = np.random.default_rng(0)
 
     def lstm(steps):
-        x = host.asarray(rng.standard_normal((steps, BATCH, SPEC.input_size)))
+        x = simulator.asarray(rng.standard_normal((steps, BATCH, SPEC.input_size)))
         dnnffi.lstm(x, None, calls.weights, backend="cudnn")
 
     def conv(size):
-        x = host.asarray(rng.standard_normal((1, 2, size, 3)).astype("f4"))
+        x = simulator.asarray(rng.standard_normal((1, 2, size, 3)).astype("f4"))
         dnnffi.conv(x, calls.w, backend="cudnn")
 
     return lstm, conv
@@ -189,20 +191,20 @@ def test_a_first_call_in_the_middle_of_another_is_on_the_same_backend(
     standin_path, family, other, some
 ):
     for _ in range(2):  # what is computed once in a process is known the second time
-        with open_host(standin_path) as host:
-            points = points_of(partial(first_calls(host)[family], STEPS))
+        with open_simulator(standin_path) as simulator:
+            points = points_of(partial(first_calls(simulator)[family], STEPS))
     for number in some(range(1, points + 1), 40):
-        with open_host(standin_path) as host:
-            calls = first_calls(host)
+        with open_simulator(standin_path) as simulator:
+            calls = first_calls(simulator)
             at_point(number, partial(calls[other], STEPS + 1), partial(calls[family], STEPS))
             assert len(dnnffi.cached_plans()) == 2
-            assert host.live("handle") == 1
+            assert simulator.live("handle") == 1
             del calls
 
 
 def test_first_calls_of_threads_are_on_the_same_backend(standin_path, some):
     for _ in some(range(100), 10):
-        with open_host(standin_path) as host, switching_often():
+        with open_simulator(standin_path) as simulator, switching_often():
             barrier = threading.Barrier(4)
 
             def work(call, number, barrier=barrier):
@@ -211,7 +213,7 @@ def test_first_calls_of_threads_are_on_the_same_backend(standin_path, some):
 
             threads = [
                 threading.Thread(target=work, args=(call, number))
-                for call in first_calls(host)
+                for call in first_calls(simulator)
                 for number in (3, 4)
             ]
             for thread in threads:
@@ -225,33 +227,33 @@ def test_first_calls_of_threads_are_on_the_same_backend(standin_path, some):
 def test_a_first_call_with_an_allocator_in_the_middle_of_another(standin_path, monkeypatch, some):
     user_arrays.install(monkeypatch)
 
-    def first_call(host, steps):
+    def first_call(simulator, steps):
         def asarray(values):
-            return device_array("x", UserArray.of(host.memory._allocate, values))
+            return device_array("x", UserArray.of(simulator.memory._allocate, values))
 
-        options = {"allocator": partial(UserArray, host.memory._allocate)}
+        options = {"allocator": partial(UserArray, simulator.memory._allocate)}
         calls = Calls("cudnn", asarray, options)
         calls.x = asarray(np.zeros((steps, BATCH, SPEC.input_size)))
         return calls.lstm
 
     for _ in range(2):
-        with open_host(standin_path) as host:
-            points = points_of(first_call(host, STEPS))
-            forget_external(host)
+        with open_simulator(standin_path) as simulator:
+            points = points_of(first_call(simulator, STEPS))
+            forget_external(simulator)
     for number in some(range(1, points + 1), 40):
-        with open_host(standin_path) as host:
-            at_point(number, first_call(host, STEPS + 1), first_call(host, STEPS))
+        with open_simulator(standin_path) as simulator:
+            at_point(number, first_call(simulator, STEPS + 1), first_call(simulator, STEPS))
             assert len(dnnffi.cached_plans()) == 2
-            forget_external(host)
+            forget_external(simulator)
 
 
-def forget_external(host):
-    user_arrays.forget(host.library)
+def forget_external(simulator):
+    user_arrays.forget(simulator.library)
 
 
-def test_a_generator_has_one_descriptor_for_a_probability(host):
-    launch = current_launch(host.library)
-    generator = Generator(host.library, 0, seed=1)
+def test_a_generator_has_one_descriptor_for_a_probability(simulator):
+    launch = current_launch(simulator.library)
+    generator = Generator(simulator.library, 0, seed=1)
     points = points_of(lambda: generator.descriptor(0.5, launch.owner))
     for number in range(1, points + 1):
         probability = number / (2 * points + 2)  # a new one each time

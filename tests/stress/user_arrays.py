@@ -124,12 +124,12 @@ class HostRuntime:
         self.memory.recording = None
 
     def end_capture(self, stream):
-        host = self.memory
-        calls = host.recording
+        simulator = self.memory
+        calls = simulator.recording
         self.abandon_capture(stream)
-        if host.fail_capture is not None:
-            raise host.fail_capture()
-        return HostGraph(host, calls)
+        if simulator.fail_capture is not None:
+            raise simulator.fail_capture()
+        return HostGraph(simulator, calls)
 
     def upload(self, graph, stream):
         pass

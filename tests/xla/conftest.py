@@ -25,7 +25,7 @@ def standin(pytestconfig, tmp_path_factory):
     import needs
 
     from simulators.cudnn import build
-    from simulators.cudnn.library import open_host
+    from simulators.cudnn.library import open_simulator
     from simulators.errors import UnavailableError
 
     try:
@@ -33,10 +33,10 @@ def standin(pytestconfig, tmp_path_factory):
     except UnavailableError as error:
         needs.missing(pytestconfig, error.what, error)
     copy = tmp_path_factory.mktemp("standin") / "libcudnn_jax.so"
-    with open_host(shutil.copy(path, copy)) as host:
+    with open_simulator(shutil.copy(path, copy)) as simulator:
         # A handle serves one call after the other, on whichever thread XLA makes it.
-        host.control.standin_check_threads(0)
-        yield host
+        simulator.control.standin_check_threads(0)
+        yield simulator
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from dnnffi.spec.conv_problem import FORWARD
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST
 
 
-class HostMemory:
+class SimulatedMemory:
     """Memory operations on the host; copied rows must not overlap."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ def in_memory(array, problem):
 
 def run(problem):
     """Return (found, expected, number of copies) of the padded image, or of the image inside it."""
-    image, memory = PaddedImage.of(problem), HostMemory()
+    image, memory = PaddedImage.of(problem), SimulatedMemory()
     rng, dtype = np.random.default_rng(0), dtype_object(problem.spec.dtype)
     values, large = (
         rng.normal(size=shape).astype(dtype) for shape in (image.shape, image.padded_shape)

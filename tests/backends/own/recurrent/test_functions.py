@@ -13,20 +13,20 @@ from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 from simulators.cuda.emulator import emulating
 from simulators.cudnn import build
-from simulators.cudnn.library import open_host
+from simulators.cudnn.library import open_simulator
 
 
 @pytest.fixture
-def host():
-    with open_host(build.build()) as host:
-        yield host
+def simulator():
+    with open_simulator(build.build()) as simulator:
+        yield simulator
 
 
 @pytest.fixture
-def emulated(host, cublas):
+def emulated(simulator, cublas):
     """The stand-in of cuDNN, with memory on which dnnffi's own kernels run."""
-    with emulating(host, cublas):
-        yield host
+    with emulating(simulator, cublas):
+        yield simulator
 
 
 def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
@@ -147,15 +147,15 @@ def device_lengths_call(emulated, lengths, dtype="float32", **options):
     return dnnffi.gru(x, None, weights, lengths=lengths, backend="cudnn", options=options)[0]
 
 
-def test_lengths_on_the_device_are_copied_where_they_cannot_be_read(host, monkeypatch):
+def test_lengths_on_the_device_are_copied_where_they_cannot_be_read(simulator, monkeypatch):
     monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", False)
-    lengths = host.asarray(np.array(LENGTHS, "i4"))
+    lengths = simulator.asarray(np.array(LENGTHS, "i4"))
     with pytest.warns(dnnffi.PerformanceWarning, match="copied to the host in every call.*cuDNN"):
-        found = device_lengths_call(host, lengths, "float64")
-    np.testing.assert_array_equal(found, device_lengths_call(host, LENGTHS, "float64"))
+        found = device_lengths_call(simulator, lengths, "float64")
+    np.testing.assert_array_equal(found, device_lengths_call(simulator, LENGTHS, "float64"))
     lengths[...] = LENGTHS[::-1]  # of a network that is known now
-    again = device_lengths_call(host, lengths, "float64")
-    np.testing.assert_array_equal(again, device_lengths_call(host, LENGTHS[::-1], "float64"))
+    again = device_lengths_call(simulator, lengths, "float64")
+    np.testing.assert_array_equal(again, device_lengths_call(simulator, LENGTHS[::-1], "float64"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -164,11 +164,11 @@ def test_lengths_on_the_device_that_are_out_of_range_count_as_the_nearest(
 ):
     """float32 runs on dnnffi's kernels, float64, which they do not have, in the library."""
     monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", True)
-    host = request.getfixturevalue("emulated" if dtype == "float32" else "host")
-    lengths = host.asarray(np.array((9, -3, 3, 4, 2), "i4"))
-    found = device_lengths_call(host, lengths, dtype)
-    clamped = host.asarray(np.array(LENGTHS, "i4"))
-    np.testing.assert_array_equal(found, device_lengths_call(host, clamped, dtype))
+    simulator = request.getfixturevalue("emulated" if dtype == "float32" else "simulator")
+    lengths = simulator.asarray(np.array((9, -3, 3, 4, 2), "i4"))
+    found = device_lengths_call(simulator, lengths, dtype)
+    clamped = simulator.asarray(np.array(LENGTHS, "i4"))
+    np.testing.assert_array_equal(found, device_lengths_call(simulator, clamped, dtype))
 
 
 def test_validation_says_which_length_on_the_device_is_out_of_range(emulated):
@@ -282,7 +282,7 @@ def test_a_plan_with_resets_replaces_states(emulated, rows):
                 assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
 
 
-def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(host):
+def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(simulator):
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype="float64")
     with pytest.raises(UnsupportedError, match=r"^cuDNN 9.*: takes no lengths in device memory"):
         dnnffi.RNNPlan(spec, max_batch=5, max_steps=4, backend="cudnn")
