@@ -133,7 +133,7 @@ class Problem:
         }
 
     def forward_products(self) -> None:
-        """Compute the forward products: inputs of many steps at once, states step by step."""
+        """Compute a forward pass: products of inputs of many steps at once, states step by step."""
         w_ih, w_hh = (weight.T for weight in self.weights[:2])
         steps, batch, size = self.x.shape
         length = max(1, MOST_ROWS // batch) * batch

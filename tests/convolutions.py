@@ -191,7 +191,7 @@ class Problem:
         assert difference < self.tolerance, f"{written} of {candidate.info}: {difference}"
 
     def forward(self):
-        """Compute the forward convolution in NumPy."""
+        """Compute the convolution in NumPy."""
         return forward(self.values["x"], self.values["w"], self.case.y, *self.case.steps)
 
     def fused(self, parts, alpha=0.75):

@@ -77,7 +77,7 @@ def test_a_write_beside_an_allocation_is_found(hip, buffer, overrun):
     hip.gfx1100_check_red_zones()
     ctypes.memmove(at, original, 1)
     (text,) = violations(hip)
-    assert f"1 bytes {'before' if overrun < 0 else 'behind'} an allocation of 64 bytes" in text
+    assert f"1 bytes {'before' if overrun < 0 else 'after'} an allocation of 64 bytes" in text
 
 
 def test_copies_stay_within_allocations(hip, buffer):

@@ -178,7 +178,7 @@ def test_a_kernel_that_writes_past_a_buffer_is_found(hip, kernel, out):
     assert launch(hip, kernel, out, count=101) == 0
     assert read(hip, out) == [3 * i for i in range(100)]
     found = violations(hip)
-    assert "behind an allocation of 400 bytes" in found[0]
+    assert "after an allocation of 400 bytes" in found[0]
     ctypes.memset(out.value + 400, 0xA5, 4)  # so that it is not found again
 
 

@@ -32,7 +32,7 @@ class Source:
         return lambda: self.events.append("wait")
 
     def skip_reason(self, algorithm, times):
-        return f"{algorithm} behind {times}" if algorithm == "wide" and times else ""
+        return f"{algorithm} after {times}" if algorithm == "wide" and times else ""
 
     def make(self, problem, algorithm, launch, generator=None):
         return self.name, algorithm, launch, generator
@@ -132,9 +132,9 @@ def test_what_is_costly_is_not_made_where_others_are_far_ahead(candidate, times,
     assert bool(BOTH.skip_reason(candidate, times)) == is_skipped
 
 
-def test_a_source_says_what_is_skipped_its_others():
+def test_a_source_has_reasons_of_its_own():
     times = {"cudnn standard": 3.0, "own standard": 1.0}
-    assert BOTH.skip_reason("own wide", times) == "wide behind {'standard': 1.0}"
+    assert BOTH.skip_reason("own wide", times) == "wide after {'standard': 1.0}"
     assert not BOTH.skip_reason("own standard", times)
     assert not BOTH.skip_reason("own wide", {"cudnn standard": 3.0})
 

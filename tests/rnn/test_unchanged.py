@@ -36,7 +36,7 @@ def test_validation_names_an_array_that_was_written_to(written, packed):
     arrays["weights[1]"] = weights.arrays()[1]
     arrays[written].flat[0] += 1
     name = written.replace("[", r"\[")
-    with pytest.raises(dnnffi.ContextError, match=rf"^{name} was written to after the forward"):
+    with pytest.raises(dnnffi.ContextError, match=f"^{name} was written to after the forward pass"):
         ctx.backward(np.ones((5, 2, 4), "float32"))
 
 

@@ -79,7 +79,7 @@ REFUSED = {
     "operation": ({"operation": "inference"}, r"^operation must be one of forward, .*'inference'"),
     "layout": ({"layout": "NHWC"}, r"^layout must be one of channels_first, .*; got 'NHWC'$"),
     "activation": ({"activation": "tanh"}, r"^activation must be 'relu' or None; got 'tanh'$"),
-    "bias of a backward": (
+    "bias of backward weights": (
         {"operation": "backward_weights", "bias": True},
         r"^activation, residual and bias are for 'forward'; got 'backward_weights'$",
     ),

@@ -59,7 +59,7 @@ static void check_red_zones(const struct allocation *a)
         if (!before && !after) continue;
         gfx1100_report(
             "written %zu bytes %s an allocation of %zu bytes at %p", i + 1,
-            before ? "before" : "behind", a->size, (void *)a->start);
+            before ? "before" : "after", a->size, (void *)a->start);
         return;
     }
 }

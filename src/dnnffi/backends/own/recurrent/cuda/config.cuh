@@ -14,8 +14,8 @@ constexpr int HIDDEN = Config::HIDDEN;      /* units of a layer */
 constexpr bool TRAINING = Config::TRAINING; /* whether a forward pass saves state for the backward pass */
 constexpr bool BACKWARD = Config::BACKWARD;
 constexpr bool PACKED = Config::PACKED; /* whether rows have unequal lengths */
-/* Number of layers that one launch runs; more than one only in networks of one direction. Each layer is a
-   step behind the layer that it reads; a group has BLOCKS blocks for each. */
+/* Number of layers that one launch runs; more than one only in networks of one direction. Each layer is one
+   step later than the layer that it reads; a group has BLOCKS blocks for each. */
 constexpr int LAYERS = Config::LAYERS;
 
 /* Hidden units of a block, a multiple of 8. */

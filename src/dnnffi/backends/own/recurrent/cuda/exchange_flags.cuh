@@ -25,8 +25,8 @@
    space, which only its own backward pass uses: `buffer_layout.py`.)
 
    LAYERS that run at once have a slot for each step, which the call clears before the launch: every
-   word is written once, with the tag 1, and stays. So nothing is overwritten, however far a layer is
-   behind the one that it reads. No block waits forever: let the diagonal of an exchange be its number
+   word is written once, with the tag 1, and stays. So nothing is overwritten, however much later a
+   layer is than the one that it reads. No block waits forever: let the diagonal of an exchange be its number
    plus that of its layer, in the order in which layers begin. A block waits for words of one diagonal,
    of its own layer and of the one that it reads, and then writes into the next diagonal.
 
