@@ -79,7 +79,7 @@ class Stream:
         self.ptr = ptr
 
 
-class HostGraph:
+class SimulatedGraph:
     """Calls of the library that were recorded instead of made."""
 
     nbytes = 1000
@@ -295,7 +295,7 @@ class SimulatedMemory:
                 record(stream)
                 if self.fail_capture is not None:
                     raise self.fail_capture()
-                graph = HostGraph(self, self.recording)
+                graph = SimulatedGraph(self, self.recording)
             finally:
                 self.recording, self.recorded_on, self.stream = None, None, before
         self.graphs.append(weakref.ref(graph))

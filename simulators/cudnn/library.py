@@ -12,9 +12,10 @@ from dnnffi.convolution.backend import conv_backends
 from dnnffi.rnn.backend import rnn_backends
 from simulators.cuda.memory import RecordedLibrary, SimulatedMemory
 from simulators.cudnn import build
+from simulators.used_backends import UsedBackends
 
 
-class Simulator:
+class Simulator(UsedBackends):
     """dnnffi's library object over the stand-in, its memory, and what tests ask of it."""
 
     def __init__(self, path):
@@ -23,20 +24,6 @@ class Simulator:
         self.control.standin_reset()
         lib = RecordedLibrary(ffi.dlopen(str(path)), self.memory)
         self.library = library.Library(lib, str(path), "tests", memory=self.memory)
-
-    @property
-    def rnn(self):
-        """The backend's source of networks; None before its first use."""
-        return self._used(rnn_backends.used())
-
-    @property
-    def conv(self):
-        """The backend's source of convolutions; None before its first use."""
-        return self._used(conv_backends.used())
-
-    def _used(self, backends):
-        found = (one for one in backends if getattr(one, "library", None) is self.library)
-        return next(found, None)
 
     def asarray(self, values):
         return self.memory.array(values)

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 from dnnffi.backends.miopen import library as miopen
 from dnnffi.backends.vendor.handle import close_handles
-from dnnffi.convolution.backend import conv_backends
 from dnnffi.foreign import device_array, using
-from dnnffi.rnn.backend import rnn_backends
 from simulators.gfx1100 import joint
 from simulators.gfx1100.hip_arrays import DlpackArray
+from simulators.used_backends import UsedBackends
 
 LAUNCHES = b"launch"
 _ON_ARRAYS = (
@@ -70,7 +69,7 @@ class Watched:
         return {kind: count for kind, count in alive.items() if count}
 
 
-class Embedded:
+class Embedded(UsedBackends):
     """The library over `dnnffi.foreign`, an allocator, and the device's controls."""
 
     def __init__(self, hip, real):
@@ -80,20 +79,6 @@ class Embedded:
         self.library = self.base.without_cupy()
         self.asarray = DlpackArray.of
         self.options = {"allocator": DlpackArray.empty}
-
-    @property
-    def rnn(self):
-        """The backend object for RNNs; None before its first use."""
-        return self._used(rnn_backends.used())
-
-    @property
-    def conv(self):
-        """The backend object for convolutions; None before its first use."""
-        return self._used(conv_backends.used())
-
-    def _used(self, backends):
-        found = (one for one in backends if getattr(one, "library", None) is self.library)
-        return next(found, None)
 
     def device_array(self, values):
         """Return a new device array of ``values``, in the form that executors take."""

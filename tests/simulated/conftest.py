@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import weakref
+from contextlib import contextmanager
 
 import needs
 import pytest
@@ -59,3 +62,32 @@ def standin_copy(standin_path, tmp_path_factory):
 def standin(standin_copy):
     with standin_copy.scope():
         yield standin_copy
+
+
+@pytest.fixture
+def pool(simulator, monkeypatch):
+    """Blocks that are given back are used again, as by CuPy's pool: the last one first."""
+    memory = simulator.memory
+    new, scratch, free = memory._allocate, memory.scratch, {}
+
+    def allocate(size):
+        blocks = free.setdefault(size, [])
+        block = blocks.pop() if blocks else new(size)
+        lent = (ctypes.c_char * size).from_buffer(block)
+        ctypes.memset(lent, 0xA5, size)
+        weakref.finalize(lent, blocks.append, block).atexit = False
+        return lent
+
+    @contextmanager
+    def scratch_of_its_own():
+        kept = dict(free)
+        free.clear()
+        with scratch():
+            yield
+            free.clear()
+        free.update(kept)
+
+    monkeypatch.setattr(memory, "_allocate", allocate)
+    monkeypatch.setattr(memory, "scratch", scratch_of_its_own)
+    yield
+    free.clear()

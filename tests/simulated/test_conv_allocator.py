@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from contextlib import contextmanager
 
 import conformance_conv
 import numpy as np
@@ -32,33 +30,7 @@ DEPTHWISE = ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding=1, gr
 SIZE = (2, 5, 6)
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
-
-@pytest.fixture(autouse=True)
-def pool(simulator, monkeypatch):
-    """A pool whose freed blocks are reused, the last one first."""
-    memory = simulator.memory
-    new, scratch, free = memory._allocate, memory.scratch, {}
-
-    def allocate(size):
-        blocks = free.setdefault(size, [])
-        block = blocks.pop() if blocks else new(size)
-        lent = (ctypes.c_char * size).from_buffer(block)
-        weakref.finalize(lent, blocks.append, block).atexit = False
-        return lent
-
-    @contextmanager
-    def scratch_of_its_own():
-        kept = dict(free)
-        free.clear()
-        with scratch():
-            yield
-            free.clear()
-        free.update(kept)
-
-    monkeypatch.setattr(memory, "_allocate", allocate)
-    monkeypatch.setattr(memory, "scratch", scratch_of_its_own)
-    yield
-    free.clear()
+pytestmark = pytest.mark.usefixtures("pool")
 
 
 @pytest.fixture

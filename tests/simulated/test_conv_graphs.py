@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
 import threading
 import weakref
-from contextlib import contextmanager
 
 import conformance_conv
 import numpy as np
@@ -37,34 +35,7 @@ X_SHAPE = (2, 4, 5, 6)
 SQUARE = {"in_channels": 4, "out_channels": 4, "kernel": (3, 3)}
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 
-
-@pytest.fixture(autouse=True)
-def pool(simulator, monkeypatch):
-    """Blocks that are given back are used again, as by CuPy's pool: the last one first."""
-    memory = simulator.memory
-    new, scratch, free = memory._allocate, memory.scratch, {}
-
-    def allocate(size):
-        blocks = free.setdefault(size, [])
-        block = blocks.pop() if blocks else new(size)
-        lent = (ctypes.c_char * size).from_buffer(block)
-        ctypes.memset(lent, 0xA5, size)
-        weakref.finalize(lent, blocks.append, block).atexit = False
-        return lent
-
-    @contextmanager
-    def scratch_of_its_own():
-        kept = dict(free)
-        free.clear()
-        with scratch():
-            yield
-            free.clear()
-        free.update(kept)
-
-    monkeypatch.setattr(memory, "_allocate", allocate)
-    monkeypatch.setattr(memory, "scratch", scratch_of_its_own)
-    yield
-    free.clear()
+pytestmark = pytest.mark.usefixtures("pool")
 
 
 class Arrays:

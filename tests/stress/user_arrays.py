@@ -17,7 +17,7 @@ from dnnffi.device import memory
 from dnnffi.device.external import array
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.runtime.cuda.driver import DeviceAttributes
-from simulators.cuda.memory import HostGraph
+from simulators.cuda.memory import SimulatedGraph
 
 
 class HostRuntime:
@@ -129,7 +129,7 @@ class HostRuntime:
         self.abandon_capture(stream)
         if simulator.fail_capture is not None:
             raise simulator.fail_capture()
-        return HostGraph(simulator, calls)
+        return SimulatedGraph(simulator, calls)
 
     def upload(self, graph, stream):
         pass

@@ -132,7 +132,7 @@ class ConvSource:
         raise NotImplementedError
 
     def backward_bias(self, dy: Array, device: int) -> Array:
-        """Return the gradient of the bias [K], of a dy without CuPy, maybe with strides."""
+        """Return the gradient of the bias [K]. Without CuPy dy is contiguous or `takes_strided`."""
         raise NotImplementedError
 
     def clear(self) -> None:

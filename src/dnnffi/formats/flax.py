@@ -57,7 +57,7 @@ _PASS_PARAMETERS = "if they are right all the same, pass the parameters: nnx.sta
 
 
 def read(params: object, mode: object) -> Network:
-    """Return the network of a cell, RNN or Bidirectional, or a list of layers or of pairs.
+    """Return the network of a cell, RNN or Bidirectional, or a list of layers or of directions.
 
     ``params`` has the parameters by name, or is the object of nnx.
     """

@@ -155,7 +155,7 @@ def order_of(gates: str, mode: Mode) -> list[int]:
 
 
 def order_from(gates: str, mode: Mode) -> list[int]:
-    """Return the way back: where PyTorch keeps each gate of the format."""
+    """Return the place in PyTorch's order of each gate of the format."""
     return [GATES[mode].index(gate) for gate in gates]
 
 

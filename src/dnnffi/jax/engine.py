@@ -48,7 +48,7 @@ class VendorHandles:
 
     @contextmanager
     def current(self) -> Iterator[Launch]:
-        """Make a launch on the current device and stream, to make executors with."""
+        """Yield a launch on the current device and stream, to make executors with."""
         launch = self.borrow(self.device(), self._memory.current_stream().ptr)
         try:
             yield launch

@@ -75,7 +75,7 @@ class Handlers:
         return self._engine
 
     def read(self, text: bytes) -> Any:
-        """Set the `Call` that the text of a program means; raise what is wrong with the text."""
+        """Return the `Call` that the text of a program means. Raises what is wrong with it."""
         raise NotImplementedError
 
     def _prepare(self, kind: str, call: Any, buffers: Buffers) -> Run:

@@ -165,7 +165,7 @@ def _reshaped(
 
 
 def join_problems(bind: Bind, arrays: Arrays, axes: Sequence[int | None]) -> tuple[Any, Any]:
-    """Join the mapped axis with N; what divides either divides both, as in `join_batch`."""
+    """Join the mapped axis with N, which is divided by what divides either of them."""
     size = mapped_size(arrays, axes)
     # With the mapped axis in front, which has one element where nothing is mapped.
     moved = [
@@ -229,7 +229,7 @@ class Shared(NamedTuple):
 
     @classmethod
     def of(cls, names: Sequence[str], operands: Arrays) -> Shared:
-        """Return whether all problems share an operand: its name ends with "*"."""
+        """Return the names; that of an operand that all problems share ends with "*"."""
         count = max(array.shape[0] for array in operands)
         marked = (
             f"{name}*" if count > 1 and array.shape[0] == 1 else name

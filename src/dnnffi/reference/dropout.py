@@ -37,7 +37,7 @@ def philox4x32(counters: Words, key: tuple[int, int]) -> Words:
 
 
 def dropped_below(dropout: float) -> int:
-    """Return the bound of dropped elements' 32 random bits; 2**32 for a dropout of 1."""
+    """Return the bound below which 32 random bits drop an element: 2**32 at dropout 1."""
     return round(dropout * 2**32)
 
 

@@ -185,7 +185,7 @@ def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
 
 
 def _map(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any, Any]:
-    """Join the mapped axis with the batch if all mapped arrays have one; else with N."""
+    """Join the mapped axis with the batch if mapped arrays and results have one; else N."""
     names = [name for name, axis in zip(task.names, axes, strict=True) if axis is not None]
     if any(task.batch_axis(name) < 0 for name in (*names, *task.results)):
         return join_problems(lambda *all: [_bind(task, *all)], arrays, axes)
