@@ -9,7 +9,7 @@ from dnnffi.rnn.backend import rnn_backends
 
 
 class UsedBackends:
-    """What calls on ``library``, dnnffi's library object, have made."""
+    """The sources of plans that calls on ``library``, dnnffi's library object, have made."""
 
     library: Any
 
