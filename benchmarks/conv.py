@@ -36,9 +36,9 @@ from conv_layers import DEPTHWISE, QUICK, SETS, Layer
 
 import dnnffi
 from dnnffi import files
-from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.conv_interface import OWN, ConvAddresses
 from dnnffi.backends.cudnn import library
-from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors
+from dnnffi.backends.cudnn.conv_executor import EngineExecutors
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.cli.machine import machine
 from dnnffi.device.arrays import in_layout
@@ -179,7 +179,7 @@ def heuristics_graph(problem: Problem, operation: str) -> Captured:
     first, second = problem.given(operation)
     with problem.plan(operation, tune=False) as plan:
         asked, out = plan.problem, plan.run(first, second)
-    executors = ConvExecutors(library.load(), asked, current_launch(library.load()))
+    executors = EngineExecutors(library.load(), asked, current_launch(library.load()))
     runner = next(one for one in executors if one.choice.engine != OWN)
     workspace = cupy.empty(max(runner.workspace_bytes, 1), "uint8")
     at = ConvAddresses(
@@ -365,7 +365,7 @@ def host() -> list[dict[str, Any]]:
         x, w = problem.given("forward")
         y = plan.run(x, w)
         launch = current_launch(library.load())
-        runner = next(ConvExecutors(library.load(), plan.problem, launch))
+        runner = next(EngineExecutors(library.load(), plan.problem, launch))
         workspace = cupy.empty(max(runner.workspace_bytes, 1), "uint8")
         at = ConvAddresses(
             *(x.data.ptr, w.data.ptr, 0, 0, y.data.ptr),

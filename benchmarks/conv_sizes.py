@@ -31,11 +31,11 @@ import numpy as np
 
 import dnnffi
 from dnnffi import files
-from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.cudnn.conv_classes import size_class
-from dnnffi.backends.cudnn.conv_executor import OWN, OwnGather
+from dnnffi.backends.conv_interface import OWN, ConvAddresses
+from dnnffi.backends.cudnn.conv_executor import OwnGather
 from dnnffi.cli.machine import machine
 from dnnffi.convolution.backend import conv_backends
+from dnnffi.convolution.size_class import size_class
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.dtypes import dtype_object
@@ -231,7 +231,7 @@ def row(name: str, operation: str, count: int, seed: int) -> dict[str, Any]:
     batch, *sizes = layer.size
     first = plan_of(layer.problem(operation, batch, tuple(sizes)))
     first.autotune()
-    tuning, state = first._plan.tuning, first._plan._class
+    tuning, state = first._plan.finder.tuning, first._plan.finder._class
     found, generals = [], []
     for problem in drawn(layer, operation, count, random):
         found.append(one_size(problem))

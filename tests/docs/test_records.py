@@ -190,7 +190,7 @@ def test_a_record_depends_on_what_its_parts_import():
         ),
         ("backends/cudnn/conv_executor.py", {"bench_conv.json", "gpu.json"}),
         ("backends/vulkan/shaders.py", {"vulkan.json", "bench_vulkan_gpu.json"}),
-        ("backends/miopen/conv_plan.py", {"miopen.json"}),
+        ("backends/miopen/conv_executor.py", {"miopen.json"}),
         ("cli/demo.py", set()),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor
+from dnnffi.backends.miopen.conv_executor import MiopenConvolution
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
@@ -34,7 +34,7 @@ def problem_of(operation=FORWARD, spec=None, sizes=SIZES, layout="channels_first
 
 def executor_of(miopen, problem):
     """Make the executor of a problem; the caller closes it."""
-    return MiopenConvExecutor(problem, current_launch(miopen.library), miopen.library)
+    return MiopenConvolution(problem, current_launch(miopen.library), miopen.library)
 
 
 def conv(miopen, problem=None, asarray=DlpackArray.of, options=None):

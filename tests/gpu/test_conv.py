@@ -13,10 +13,10 @@ from conformance import deviation
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
 from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.registry import named
 from dnnffi.backends.resources import resources_of
+from dnnffi.convolution.executor_plan import CAPTURED_AT
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
@@ -130,7 +130,7 @@ def test_asymmetric_padding_of_a_depthwise_convolution(operation, layout):
     problem = problem_of(operation, spec, (32, 32, 28, 28), layout=layout, options=options)
     assert problem.spec.padding == ((0, 1), (0, 1))
     checked(problem)
-    tuning = the_plan().tuning
+    tuning = the_plan().finder.tuning
     own = [name for name in (*tuning.times, *tuning.refused) if "dnnffi's kernel" in name]
     assert own or (operation == BACKWARD_WEIGHTS and layout == CHANNELS_LAST)
     assert tuning.times.keys() >= set(own), reports()
@@ -154,14 +154,14 @@ def test_asymmetric_padding_is_tuned_and_found_on_disk(
     spec = with_(ASYMMETRIC, dtype="float16", transposed=transposed)
     for source in ("measured", "disk"):
         checked(problem_of(operation, spec, layout=CHANNELS_LAST, options=ConvOptions(tune="now")))
-        assert the_plan().tuning.source == source
+        assert the_plan().finder.tuning.source == source
         dnnffi.clear_plans()
 
 
 def test_what_is_fused_is_one_graph_in_half_precision():
     spec = with_(TYPICAL, dtype="float16")
     checked(problem_of(FORWARD, spec, layout=CHANNELS_LAST, activation="relu", bias=True))
-    assert "in the same graph" in the_plan().report()
+    assert "in the same kernel" in the_plan().report()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -242,14 +242,14 @@ def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
             problem = problem_of(operation, with_(TYPICAL, dtype=dtype), options=options)
             checked(problem)
             plan = the_plan()
-            assert plan.tuning.source == "measured"
-            assert len(plan.tuning.times) > 1
+            assert plan.finder.tuning.source == "measured"
+            assert len(plan.finder.tuning.times) > 1
             dnnffi.clear_plans()
             checked(problem_of(operation, with_(TYPICAL, dtype=dtype)))
             again = the_plan()
-            assert again.tuning.source == "disk"
+            assert again.finder.tuning.source == "disk"
             assert again.fallen == []
-            assert again.tuning.choice == plan.tuning.choice
+            assert again.finder.tuning.choice == plan.finder.tuning.choice
             assert again.report().splitlines()[1:2] == plan.report().splitlines()[1:2]
             dnnffi.clear_plans()
     assert len(list(tmp_path.rglob("*.json"))) == 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dnnffi
-from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
 from dnnffi.convolution.backend import conv_backends
+from dnnffi.convolution.executor_plan import CAPTURED_AT
 
 torch = pytest.importorskip("torch")
 FORMATS = (torch.contiguous_format, torch.channels_last)

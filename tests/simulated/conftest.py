@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import needs
 import pytest
 
-from dnnffi.backends.cudnn import conv_tuning
+from dnnffi.convolution import tuning as conv_tuning
 from dnnffi.rnn import tuning
 from simulators.cudnn import build
 from simulators.cudnn.calls import Standin

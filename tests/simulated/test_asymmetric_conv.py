@@ -156,7 +156,7 @@ def test_what_follows_the_convolution(simulator, transposed):
     check(simulator, problem_of(spec=spec, **FUSED))
     report = the_plan(simulator).report()
     assert "on a padded copy of the image, with it" in report
-    where = "one kernel more" if transposed else "in the same graph"
+    where = "after the convolution" if transposed else "in the same kernel"
     assert f"residual and bias and relu: {where}" in report
 
 
@@ -186,7 +186,7 @@ def test_what_was_measured_is_found_on_disk(simulator, tmp_path, monkeypatch, tr
     problem = problem_of(spec=spec, options=ConvOptions(tune="now"), **FUSED)
     for source in ("measured", "disk"):
         check(simulator, problem)
-        assert the_plan(simulator).tuning.source == source
+        assert the_plan(simulator).finder.tuning.source == source
         simulator.conv.clear()
 
 

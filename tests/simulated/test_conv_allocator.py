@@ -14,10 +14,10 @@ from stress import user_arrays
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv_executor import OWN
-from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
+from dnnffi.backends.conv_interface import OWN
 from dnnffi.backends.own.relayout import relayout
 from dnnffi.convolution.backend import conv_backends
+from dnnffi.convolution.executor_plan import CAPTURED_AT
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.interface import Launch
 from dnnffi.spec.conv import ConvSpec
@@ -252,12 +252,12 @@ def test_a_further_gradient_of_a_bias_allocates_its_result_alone(user):
 def test_a_call_is_tuned_and_new_sizes_use_what_was_measured(user, layout):
     problem = problem_of(size=(4, 8, 16), tune="now", layout=layout)
     Call(user, problem).check()
-    tuning = plan_of(problem).tuning
+    tuning = plan_of(problem).finder.tuning
     assert tuning.source == "measured"
     assert {name.split()[1] for name in tuning.times} == {"1", "2", "3"}
     other = problem_of(size=(3, 9, 16), tune="now", layout=layout)
     Call(user, other).check()
-    assert plan_of(other).tuning is tuning
+    assert plan_of(other).finder.tuning is tuning
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -285,7 +285,7 @@ def test_a_call_that_is_known_is_not_checked_again(user, monkeypatch):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_depthwise_kernels_are_measured_and_used(user, layout, monkeypatch):
-    from dnnffi.backends.cudnn import conv_tuning
+    from dnnffi.convolution import tuning as conv_tuning
 
     times = iter((1.0, *[9.0] * 20))
     monkeypatch.setattr(conv_tuning, "_time", lambda call, memory, best: next(times))
@@ -298,7 +298,7 @@ def test_what_no_engine_fuses_is_a_kernel_of_ours(simulator, user):
     simulator.control.standin_set_max_operations(1)
     problem = problem_of(**FUSED)
     Call(user, problem).check()
-    assert "one kernel more" in plan_of(problem).report()
+    assert "after the convolution" in plan_of(problem).report()
 
 
 def test_plans_of_allocators_are_apart_from_those_of_cupy(simulator, user):

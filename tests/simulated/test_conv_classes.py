@@ -13,17 +13,18 @@ import pytest
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn import conv_tuner, conv_tuning
-from dnnffi.backends.cudnn.conv_classes import (
+from dnnffi.backends.cudnn.graph import plans, recipe
+from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.convolution import tuner as conv_tuner
+from dnnffi.convolution import tuning as conv_tuning
+from dnnffi.convolution.finder import CALLS_PER_ATTEMPT
+from dnnffi.convolution.size_class import (
     MAX_NEIGHBOUR_STEPS,
     SizeClass,
     layer_of,
     output_positions,
     size_class,
 )
-from dnnffi.backends.cudnn.conv_plan import CALLS_PER_ATTEMPT
-from dnnffi.backends.cudnn.graph import plans, recipe
-from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
@@ -242,7 +243,7 @@ def test_a_plan_without_tuning_does_not_choose_for_its_class(simulator, counts):
 def test_a_report_names_the_problem_that_the_heuristics_were_asked_for(simulator):
     check(simulator, problem_of(KNOWN))
     plan = check(simulator, problem_of(SAME_CLASS[1]))
-    assert "picked by cuDNN's heuristics for x [4, 4, 8, 16]; not measured" in plan.report()
+    assert "picked by the library's heuristics for x [4, 4, 8, 16]; not measured" in plan.report()
 
 
 def test_sizes_of_another_class_ask_the_heuristics(simulator, counts):
@@ -342,7 +343,7 @@ def test_a_file_without_the_shape_that_was_measured_is_ignored(simulator, folder
     content["value"]["x_shape"] = shape
     path.write_text(json.dumps(content))
     with pytest.warns(dnnffi.PerformanceWarning, match="a tuning result is ignored"):
-        assert check(simulator, problem_of(KNOWN)).tuning is None
+        assert check(simulator, problem_of(KNOWN)).finder.tuning is None
 
 
 # Neighbours
@@ -370,7 +371,7 @@ def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
 def test_a_class_far_from_a_measured_one_asks_the_heuristics(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     check(simulator, problem_of(KNOWN, tune="now"))
-    tuner = simulator.conv.source.tuner
+    tuner = simulator.conv.tuner
     assert tuner.state(problem_of(FAR_CLASS), 0).neighbour is None
     assert tuner.state(problem_of(NEXT_CLASS), 0).neighbour is not None
 
@@ -382,7 +383,7 @@ def test_the_choice_of_a_neighbour_that_computes_something_else_is_not_taken(
     check(simulator, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "disagreement", lambda *_: "differs")
     plan = check(simulator, problem_of(NEXT_CLASS))
-    assert plan.tuning is None or engine_of(plan) == 1
+    assert plan.finder.tuning is None or engine_of(plan) == 1
 
 
 def test_a_class_is_looked_at_again_when_its_neighbour_was_measured(simulator, folder, monkeypatch):
@@ -403,7 +404,7 @@ def test_a_class_with_a_measured_neighbour_is_measured_once_among_few(
         plan = check(simulator, problem_of(size, tune="now"))
         assert engine_of(plan) == 3
         assert counts["measurements"] == 1
-    assert set(plan.tuning.times) == {
+    assert set(plan.finder.tuning.times) == {
         *("engine 2", "engine 3", "engine 1 tile_size=3", "engine 1 tile_size=2")
     }
     assert "measured in this process, for x [8, 4, 12, 12], ms:" in plan.report()
@@ -417,7 +418,7 @@ def test_of_a_neighbours_candidates_the_preferred_are_measured_and_what_the_heur
     monkeypatch.setattr(conv_tuner, "MAX_KNOWN", 1)
     check(simulator, problem_of(KNOWN, tune="now"))
     plan = check(simulator, problem_of(NEXT_CLASS, tune="now"))
-    assert set(plan.tuning.times) == {"engine 2", "engine 1 tile_size=3"}
+    assert set(plan.finder.tuning.times) == {"engine 2", "engine 1 tile_size=3"}
 
 
 def test_a_neighbours_candidates_are_measured_until_the_time_is_over(
@@ -427,8 +428,8 @@ def test_a_neighbours_candidates_are_measured_until_the_time_is_over(
     check(simulator, problem_of(KNOWN, tune="now"))
     monkeypatch.setattr(conv_tuning, "CLASS_BUDGET", 0.0)
     plan = check(simulator, problem_of(NEXT_CLASS, tune="now"))
-    assert set(plan.tuning.times) == {"engine 2"}
-    assert plan.tuning.refused["others"] == "the time for measuring was over"
+    assert set(plan.finder.tuning.times) == {"engine 2"}
+    assert plan.finder.tuning.refused["others"] == "the time for measuring was over"
 
 
 def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
@@ -438,8 +439,8 @@ def test_all_candidates_are_measured_for_a_plan_that_is_tuned_by_its_user(
     check(simulator, problem_of(KNOWN, tune="now"))
     plan = check(simulator, problem_of(NEXT_CLASS))
     assert plan.autotune()
-    assert len(plan.tuning.times) == 4
-    assert check(simulator, problem_of((9, 12, 12))).tuning is plan.tuning
+    assert len(plan.finder.tuning.times) == 4
+    assert check(simulator, problem_of((9, 12, 12))).finder.tuning is plan.finder.tuning
 
 
 # Faults
@@ -464,7 +465,7 @@ def test_without_memory_to_measure_calls_run_and_it_is_tried_again(
     for size in sizes[:CALLS_PER_ATTEMPT]:
         plan = check(simulator, problem_of(size, tune="now", bias=True))
     assert counts["measurements"] == 4
-    assert plan.tuning.source == "measured"
+    assert plan.finder.tuning.source == "measured"
 
 
 def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(simulator, folder, counts):
@@ -479,7 +480,7 @@ def test_a_class_that_is_met_in_a_capture_is_looked_up_behind_it(simulator, fold
     check(simulator, problem_of(SAME_CLASS[1], tune="now"))
     assert counts["comparisons"] == 1
     plan = check(simulator, problem_of(SAME_CLASS[0], tune="now"))
-    assert plan.tuning.source == "disk"
+    assert plan.finder.tuning.source == "disk"
     assert counts["measurements"] == 0
 
 
@@ -500,7 +501,7 @@ def test_memory_is_that_of_layers_and_classes_however_many_sizes_came(simulator,
             x = simulator.memory.empty((n % 3 + 1, high, wide, 4)).transpose(0, 3, 1, 2)
             dnnffi.conv(x, w, padding=1, backend="cudnn")
         gc.collect()
-        left.append((simulator.live("backend"), len(backend.source.tuner._states)))
+        left.append((simulator.live("backend"), len(backend.tuner._states)))
     assert left[0] == left[1] == left[2]
     assert left[0][1] <= 8
     assert len(backend.plans) == 16
@@ -559,14 +560,15 @@ def test_a_class_is_measured_by_one_thread_and_used_by_the_others(simulator, fol
 
 def test_classes_go_with_the_plans_that_are_cleared(simulator):
     check(simulator, problem_of(KNOWN))
-    assert len(simulator.conv.source.tuner._states) == 1
+    assert len(simulator.conv.tuner._states) == 1
     dnnffi.clear_plans()
-    assert len(simulator.conv.source.tuner._states) == 0
+    assert len(simulator.conv.tuner._states) == 0
 
 
 def test_the_states_of_classes_are_bounded(simulator, monkeypatch):
     monkeypatch.setattr(conv_tuner, "MAX_CLASSES", 3)
-    tuner = conv_tuner.ConvTuner(resources_of(simulator))
+    check(simulator, problem_of(KNOWN))
+    tuner = conv_tuner.ConvTuner(simulator.conv.source)
     for power in range(8):
         tuner.state(problem_of((4**power, 1, 1)), 0)
     assert len(tuner._states) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from stress import user_arrays
@@ -9,7 +11,8 @@ from stress.user_arrays import UserArray
 
 import dnnffi
 from dnnffi.backends import registry
-from dnnffi.backends.conv_interface import ConvProblemPlan, ConvSource
+from dnnffi.backends.conv_interface import SearchedSource
+from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.use import current_allocator, current_stream
@@ -29,34 +32,70 @@ CALLS = {
 GROUPS = {name: {} if name == "conv_backward_bias" else {"groups": 2} for name in CALLS}
 
 
-class Plan(ConvProblemPlan):
+class Executor:
     """The reference on a device that is the host."""
 
-    def __init__(self, problem, memory):
-        super().__init__(problem)
-        self._memory = memory
+    workspace_bytes, fused, choice = 0, True, "the reference"
 
-    def run(self, *arrays):
-        values = [None if array is None else array.get() for array in arrays]
-        return moved(ReferenceConvPlan(self.problem).run(*values), self._memory)
+    def __init__(self, problem):
+        self._problem = problem
+
+    def run(self, launch, at):
+        problem = self._problem
+        dtype = np.dtype(problem.spec.dtype)
+
+        def view(address, shape):
+            size = int(np.prod(shape)) * dtype.itemsize
+            data = np.frombuffer((ctypes.c_byte * size).from_address(address), dtype)
+            return np.lib.stride_tricks.as_strided(data, shape, problem.strides(shape))
+
+        shapes = zip(at, problem.argument_shapes, strict=False)
+        arrays = [view(address, shape) if address else None for address, shape in shapes]
+        view(at.result, problem.result_shape)[...] = ReferenceConvPlan(problem).run(*arrays)
+
+    def close(self):
+        pass
 
 
-class Source(ConvSource):
-    """A source of these plans; ``streams`` are the current streams of the calls."""
+class Executors:
+    """One executor."""
 
-    streams: list[int]
+    def __init__(self, problem):
+        self.problem = problem
+        self._executors = iter([Executor(problem)])
+
+    def __next__(self):
+        return next(self._executors)
+
+    def smaller(self, nbytes):
+        return iter(())
+
+    def close(self):
+        pass
+
+
+class Source(SearchedSource):
+    """A source of these executors; ``streams`` are the current streams of the calls."""
+
+    failures = ()
 
     def __init__(self, resources):
-        self._memory = resources.memory
+        self.resources = resources
         self.streams = []
 
-    def plan(self, problem, device):
+    def executors(self, problem, launch):
         self.streams.append(current_stream())
-        return Plan(problem, self._memory)
+        return Executors(problem)
+
+    def search(self, problem, launch, scratch):
+        raise NotImplementedError
 
     def backward_bias(self, dy, device):
         self.streams.append(current_stream())
-        return moved(reference.backward_bias(dy.get()), self._memory)
+        return moved(reference.backward_bias(dy.get()), self.resources.memory)
+
+    def clear(self):
+        pass
 
 
 def moved(values, memory):
@@ -82,7 +121,8 @@ def sources(simulator, monkeypatch):
     record = registry.BACKENDS["cudnn"]._replace(convolutions=source)
     monkeypatch.setitem(registry.BACKENDS, "cudnn", record)
     monkeypatch.setitem(registry._BY_KIND, "cuda", record)
-    return made
+    yield made
+    close_handles(simulator.library.without_cupy())
 
 
 class Allocator:

@@ -15,8 +15,8 @@ from conformance import deviation
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn import conv_plan
-from dnnffi.backends.cudnn.conv_plan import CAPTURED_AT
+from dnnffi.convolution import executor_plan
+from dnnffi.convolution.executor_plan import CAPTURED_AT
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import DEFAULTS, ConvOptions
 from dnnffi.spec.conv_problem import (
@@ -143,7 +143,7 @@ def test_what_no_engine_fuses_is_in_the_graph(simulator):
             plan.run(*arrays.given, out=out)
             arrays.check(out)
             arrays.given[2 + call % 2][...] += 0.25  # bias and residual
-        assert "one kernel more" in plan.report()
+        assert "after the convolution" in plan.report()
         assert launches(simulator) == CAPTURED_AT + 2
 
 
@@ -210,7 +210,7 @@ def test_a_copy_of_what_cudnn_does_not_take_is_replayed_on(simulator):
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_workspaces_up_to_the_limit_are_those_of_the_stream(simulator, monkeypatch, limit):
-    monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", limit)
+    monkeypatch.setattr(executor_plan, "MOST_SHARED_WORKSPACE", limit)
     arrays = Arrays(simulator)
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
@@ -221,7 +221,7 @@ def test_workspaces_up_to_the_limit_are_those_of_the_stream(simulator, monkeypat
 
 
 def test_a_held_plan_takes_any_workspace_of_the_stream(simulator, monkeypatch):
-    monkeypatch.setattr(conv_plan, "MOST_SHARED_WORKSPACE", 0)
+    monkeypatch.setattr(executor_plan, "MOST_SHARED_WORKSPACE", 0)
     arrays = Arrays(simulator)
     with arrays.plan() as plan:
         plan.run(*arrays.given)

@@ -12,13 +12,13 @@ import pytest
 from convolutions import CASES
 
 from dnnffi import testing
-from dnnffi.backends.cudnn import conv_tuner
-from dnnffi.backends.cudnn.conv_executor import EngineChoice
+from dnnffi.backends.conv_interface import EngineChoice
 from dnnffi.backends.cudnn.graph.build import UIDS, graph_of
 from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
 from dnnffi.backends.cudnn.graph.plans import Allowed, Candidates
 from dnnffi.backends.cudnn.graph.recipe import PlanRecipe
 from dnnffi.backends.vendor.handle import current_launch
+from dnnffi.convolution import tuner as conv_tuner
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
@@ -90,7 +90,7 @@ def test_the_knobs_of_an_engine_are_described_once(simulator):
 
 def test_the_classes_of_a_layer_share_a_recipe_for_a_choice(simulator):
     check(simulator, problem_of(SIZES[0]))
-    tuner = simulator.conv.source.tuner
+    tuner = simulator.conv.tuner
     (recipes,) = tuner._recipes.values()
     assert len(recipes) == 1
     check(simulator, problem_of((64, 80, 80)))
@@ -107,7 +107,7 @@ def test_recipes_are_bounded(simulator, monkeypatch):
     check(simulator, problem_of(SIZES[0]))
     monkeypatch.setattr(conv_tuner, "MAX_CLASSES", 3)
     monkeypatch.setattr(conv_tuner, "MAX_RECIPES", 2)
-    tuner = conv_tuner.ConvTuner(simulator.conv.resources)
+    tuner = conv_tuner.ConvTuner(simulator.conv.source)
     for channels in range(1, 9):
         spec = ConvSpec(in_channels=channels, out_channels=8, kernel=(3, 3))
         state = tuner.state(problem_of(SIZES[0], spec=spec), 0)
@@ -121,7 +121,7 @@ def test_another_choice_of_a_layer_has_a_recipe_of_its_own(simulator):
     check(simulator, problem_of(SIZES[0]))
     simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
     check(simulator, problem_of(SIZES[1]))
-    (recipes,) = simulator.conv.source.tuner._recipes.values()
+    (recipes,) = simulator.conv.tuner._recipes.values()
     assert [recipe.info.engine for recipe in recipes.values()] == [1, 2]
 
 

@@ -10,11 +10,11 @@ import pytest
 from conformance import deviation
 
 from dnnffi import testing
-from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.cudnn import conv_tuning
-from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
+from dnnffi.backends.conv_interface import OWN, ConvAddresses, EngineChoice
+from dnnffi.backends.cudnn.conv_executor import EngineExecutors
 from dnnffi.backends.own.depthwise.weights import DepthwiseWeights, has_kernel
 from dnnffi.backends.vendor.handle import current_launch
+from dnnffi.convolution import tuning as conv_tuning
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
 from dnnffi.spec.conv import ConvSpec
@@ -118,8 +118,8 @@ def test_it_is_a_candidate_and_used_where_it_is_fastest(simulator, tmp_path, mon
     backend = conv_backends.of("cudnn")
     for source in ("measured", "disk"):
         plan = backend.plan(problem, 0)
-        assert plan.tuning.source == source
-        assert plan.tuning.choice == EngineChoice(True, OWN, ())
+        assert plan.finder.tuning.source == source
+        assert plan.finder.tuning.choice == EngineChoice(True, OWN, ())
         assert "a kernel of dnnffi's; workspace" in plan.report()
         found = plan.run(simulator.asarray(arrays.dy), simulator.asarray(arrays.x))
         assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5
@@ -131,7 +131,7 @@ def test_on_disk_for_a_problem_that_it_is_not_for(simulator):
     choice = EngineChoice.read(json.loads(json.dumps(EngineChoice(True, OWN, ()))))
     problem = problem_of(spec_of(), operation=FORWARD)
     with pytest.raises(ValueError, match="dnnffi's kernel is not for forward"):
-        ConvExecutors(simulator.library, problem, current_launch(simulator.library)).made_again(
+        EngineExecutors(simulator.library, problem, current_launch(simulator.library)).made_again(
             choice
         )
     simulator.control.standin_reset()

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dnnffi import testing
-from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
-from dnnffi.backends.cudnn import conv_tuning
-from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, own_choices
+from dnnffi.backends.conv_interface import OWN, ConvAddresses, EngineChoice, addresses_of
+from dnnffi.backends.cudnn.conv_executor import EngineExecutors, own_choices
 from dnnffi.backends.own.depthwise import faster, gather, pixels, planes
 from dnnffi.backends.own.depthwise.gather import DepthwiseGather, has_kernel, tile_for, tiles
 from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.vendor.handle import current_launch
+from dnnffi.convolution import tuning as conv_tuning
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.device.interface import Launch
 from dnnffi.spec.conv import ConvSpec
@@ -392,7 +392,7 @@ def no_record(tmp_path, monkeypatch):
 
 
 def executors_of(simulator, problem, **more):
-    return ConvExecutors(simulator.library, problem, current_launch(simulator.library), **more)
+    return EngineExecutors(simulator.library, problem, current_launch(simulator.library), **more)
 
 
 @pytest.mark.parametrize("operation", GATHERS)
@@ -411,9 +411,9 @@ def test_every_tile_is_a_candidate_and_used_where_it_is_fastest(
     backend = conv_backends.of("cudnn")
     for source in ("measured", "disk"):
         plan = backend.plan(problem, 0)
-        assert plan.tuning.source == source
-        assert plan.tuning.choice == choices[1]
-        assert {str(choice) for choice in choices} <= set(plan.tuning.times)
+        assert plan.finder.tuning.source == source
+        assert plan.finder.tuning.choice == choices[1]
+        assert {str(choice) for choice in choices} <= set(plan.finder.tuning.times)
         assert f"tiles of {choices[1].knobs[0][1]} by" in plan.report()
         found = plan.run(*given)
         assert deviation(found, conformance_conv.expected(problem, arrays)) < 1e-5

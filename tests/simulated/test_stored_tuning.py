@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv_executor import OWN, GraphExecutor
+from dnnffi.backends.conv_interface import OWN
+from dnnffi.backends.cudnn.conv_executor import GraphExecutor
 from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
 from dnnffi.errors import PerformanceWarning

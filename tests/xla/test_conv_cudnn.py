@@ -19,10 +19,11 @@ from xla.jax_programs import (
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice
-from dnnffi.backends.cudnn.conv_tuner import ConvTuner
-from dnnffi.backends.cudnn.conv_tuning import ConvTuning, TimedChoice
+from dnnffi.backends.conv_interface import OWN, EngineChoice
+from dnnffi.backends.cudnn.conv_executor import EngineExecutors
 from dnnffi.convolution.backend import conv_backends
+from dnnffi.convolution.tuner import ConvTuner
+from dnnffi.convolution.tuning import ConvTuning, TimedChoice
 from dnnffi.errors import UnsupportedError
 from dnnffi.jax.convolution import implementations
 from dnnffi.jax.convolution.call import Call
@@ -177,7 +178,7 @@ def test_the_plan_is_in_the_program(conv_host):
 
 def test_what_was_measured_is_used(conv_host, standin):
     with conv_host.engine.current() as launch:
-        found = list(ConvExecutors(standin.library, PLAIN, launch, to_measure=True))
+        found = list(EngineExecutors(standin.library, PLAIN, launch, to_measure=True))
     choices = [executor.choice for executor in found]
     for executor in found:
         executor.close()
@@ -270,13 +271,13 @@ def test_a_program_that_names_no_plan_is_refused(conv_host, choice):
 def test_what_the_library_refuses_is_an_error_while_tracing(conv_host):
     one = convolution(PLAIN._replace(options=conv_options({"math": "strict"})), "standin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dnnffi.jax.convolution.engine.ConvExecutors", Nothing)
+        patch.setattr("dnnffi.jax.convolution.engine.EngineExecutors", Nothing)
         with pytest.raises(UnsupportedError, match="has no engine"):
             jax.jit(one.function).lower(*one.arrays)
 
 
 class Nothing:
-    """`ConvExecutors` of a problem for which there are none."""
+    """`EngineExecutors` of a problem for which there are none."""
 
     def __init__(self, library, problem, launch):
         pass

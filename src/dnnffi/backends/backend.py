@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from dnnffi.backends.conv_interface import ConvResources, ConvSource
+from dnnffi.backends.conv_interface import ConvResources, SearchedSource, TunableSource
 from dnnffi.backends.rnn_interface import CandidateSource, PackedNetwork
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.limits import Limits, check_limits
@@ -25,7 +25,7 @@ class Backend(NamedTuple):
     by_name : whether it is used only where it is named, and not by what an array asks for
     load, loaded : open its library, and tell which is open; None where it needs none
     candidates : who offers ways to run a network, from the library; the vendor's own first
-    convolutions : who makes plans of convolutions, from the resources
+    convolutions : who makes executors of convolutions, from the resources
     pack : keep the weights of a network, arrays on the host, on device so and so; None where calls
         take weights as they are
     adapters : the devices that ``pack`` numbers, each as text
@@ -45,7 +45,7 @@ class Backend(NamedTuple):
     load: Callable[[], VendorLibrary] | None = None
     loaded: Callable[[], VendorLibrary | None] | None = None
     candidates: Callable[[VendorLibrary], tuple[CandidateSource, ...]] | None = None
-    convolutions: Callable[[ConvResources], ConvSource] | None = None
+    convolutions: Callable[[ConvResources], SearchedSource | TunableSource] | None = None
     pack: Callable[[RNNSpec, Sequence[Any], int | None], PackedNetwork] | None = None
     adapters: Callable[[], Sequence[object]] | None = None
     tunes: bool = False

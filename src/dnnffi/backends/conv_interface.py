@@ -1,13 +1,17 @@
-"""Interfaces of convolutions: executors on addresses, plans on arrays, sources of plans."""
+"""Interfaces of convolutions: executors on addresses, plans on arrays, sources of executors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from reprlib import repr as brief
+from typing import Any, NamedTuple, Protocol, Self
 
 from dnnffi.device.interface import AnyArray, Array, Launch, MemoryWithGraphs, Stream
+from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.replay import GraphMemory
 from dnnffi.execution.workspaces import Workspaces
+from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_problem import ConvProblem
 
 ALIGNMENT = 16
@@ -40,8 +44,58 @@ def addresses_of(arrays: Iterable[Array | None]) -> tuple[int, int, int, int]:
     return first, second, bias, residual
 
 
+OWN = -1
+"""The engine of an `EngineChoice` that is a kernel of dnnffi's."""
+
+
+class EngineChoice(NamedTuple):
+    """An executor in what it takes to make it again.
+
+    ``fused`` says whether bias, residual and activation are in the kernel of the convolution, where
+    the problem has any.
+    """
+
+    fused: bool
+    engine: int
+    knobs: tuple[tuple[str | int, int], ...]
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Return the choice that was stored as JSON; ``ValueError`` for anything else."""
+        try:
+            fused, engine, knobs = value
+            named = tuple((knob, to) for knob, to in knobs)
+        except TypeError:
+            raise ValueError(f"{brief(value)} is no choice of an engine") from None
+        if not (
+            isinstance(fused, bool)
+            and all(map(_is_int64, (engine, *(to for _, to in named))))
+            and all(isinstance(knob, str) or _is_int32(knob) for knob, _ in named)
+        ):
+            raise ValueError(f"{brief(value)} is no choice of an engine")
+        return cls(fused, engine, named)
+
+    def __str__(self) -> str:
+        knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
+        if self.engine == OWN:
+            return f"dnnffi's kernel{knobs}"
+        return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and abs(value) <= INT64_MAX
+
+
+def _is_int32(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**31
+
+
+Recipes = PlanCache[Any]
+"""What makes the executors of a layer for further sizes, by choice; a source fills and reads it."""
+
+
 class ConvExecutor(Protocol):
-    """One way to run a problem.
+    """One way to run a problem, for the thread that made it.
 
     Making one may allocate and ask the library. `run` does neither: it enqueues on the stream of a
     launch, on addresses that were checked.
@@ -55,6 +109,64 @@ class ConvExecutor(Protocol):
 
     def close(self) -> None:
         """Release everything native."""
+
+
+class ChosenExecutor(ConvExecutor, Protocol):
+    """An executor that was chosen among those of a source; its text is that of a report."""
+
+    fused: bool
+    """Whether bias, residual and activation are in the same kernel, or there are none."""
+
+    choice: Any
+    """An `EngineChoice`, or of a `SearchedSource` what names the executor in a report."""
+
+
+class ConvExecutors(Protocol):
+    """The executors of a problem for the calling thread, best first: an iterator that makes each.
+
+    One that cannot be made is left out.
+    """
+
+    problem: ConvProblem
+
+    def __iter__(self) -> Iterator[ChosenExecutor]:
+        """Return the iterator itself."""
+
+    def __next__(self) -> ChosenExecutor:
+        """Make the next executor."""
+
+    def smaller(self, nbytes: int) -> Iterator[ChosenExecutor]:
+        """Yield executors for calls that cannot have a workspace of ``nbytes``, best first."""
+
+    def nothing(self) -> Exception:
+        """Return the error where no executor is left."""
+
+    def close(self) -> None:
+        """Release what the executors share, and make no more."""
+
+
+class SearchedExecutors(ConvExecutors, Protocol):
+    """Executors in the order of a library that measures by itself."""
+
+    def notes(self, executor: ChosenExecutor) -> list[str]:
+        """Return what a report says of the candidates, of which ``executor`` runs."""
+
+
+class TunableExecutors(ConvExecutors, Protocol):
+    """Executors that are measured by dnnffi, each known by an `EngineChoice`."""
+
+    @property
+    def run_by_record(self) -> bool:
+        """Whether the first executor is known to be the fastest, without a measurement."""
+
+    def made_again(self, choice: EngineChoice) -> ChosenExecutor:
+        """Return the executor of a choice made before, which may come from a file.
+
+        Raises `StatusError`, `UnsupportedError`; ``ValueError`` for what the problem has not got.
+        """
+
+    def reasons(self) -> dict[str, str]:
+        """Return why candidates were left out so far, by their names."""
 
 
 class ConvResources(Protocol):
@@ -121,19 +233,62 @@ class ConvProblemPlan:
         self.closed = True
 
 
-class ConvSource:
-    """The maker of the plans of a backend with a library; it keeps what they share."""
+class ConvSource(ABC):
+    """The maker of the executors of a backend with a library; it keeps what they share."""
+
+    resources: ConvResources
 
     takes_strided = False
     """Whether arrays without CuPy may have strides; without it they must be contiguous."""
 
-    def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        """Return a new plan for a problem with a batch."""
-        raise NotImplementedError
+    failures: tuple[type[Exception], ...]
+    """Errors of a running executor after which the next one runs."""
 
+    @abstractmethod
     def backward_bias(self, dy: Array, device: int) -> Array:
         """Return the gradient of the bias [K]. Without CuPy dy is contiguous or `takes_strided`."""
-        raise NotImplementedError
 
+
+class SearchedSource(ConvSource):
+    """A source whose library measures by itself."""
+
+    @abstractmethod
+    def executors(self, problem: ConvProblem, launch: Launch) -> SearchedExecutors:
+        """Return the executors of a problem for the thread and device of ``launch``."""
+
+    @abstractmethod
+    def search(
+        self, problem: ConvProblem, launch: Launch, scratch: Callable[[ConvProblem], ConvAddresses]
+    ) -> None:
+        """Let the library measure a problem for all later `executors`, unless that was done.
+
+        ``scratch`` makes arrays of a problem, to be written over.
+        """
+
+    @abstractmethod
     def clear(self) -> None:
-        """Forget what was measured and made for several plans."""
+        """Forget what was measured, and what was made for several plans."""
+
+
+class TunableSource(ConvSource):
+    """A source whose executors dnnffi measures, and replays as graphs."""
+
+    version: str
+    """The library's name and version, for which measured times are valid."""
+
+    @abstractmethod
+    def executors(
+        self,
+        problem: ConvProblem,
+        launch: Launch,
+        *,
+        to_measure: bool = False,
+        specialized: bool = True,
+        recipes: Recipes | None = None,
+    ) -> TunableExecutors:
+        """Return the executors of a problem for the thread and device of ``launch``.
+
+        With ``to_measure`` they are all that there are. Without ``specialized``, kernels of
+        dnnffi's are those that serve all sizes of a layer, if there are any. With ``recipes``,
+        those of the layer, an executor is made by one, and others are added.
+        """

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.conv_interface import ConvProblemPlan
+from dnnffi.backends.conv_interface import ConvProblemPlan, SearchedSource, TunableSource
 from dnnffi.backends.resources import Backends, Resources
 from dnnffi.backends.vendor.limits import check_limits, limit_of
+from dnnffi.convolution.executor_plan import ExecutorConvPlan
+from dnnffi.convolution.finder import SearchFinder, TunedFinder
 from dnnffi.convolution.reference import EmptyConvPlan, ReferenceConvPlan
+from dnnffi.convolution.tuner import ConvTuner
 from dnnffi.device.arrays import device_of
 from dnnffi.device.interface import Array, Memory
 from dnnffi.errors import UnsupportedError
@@ -87,12 +90,18 @@ class DeviceConvBackend(ConvBackend):
         self.ndarray = resources.ndarray
         self.device_of = resources.device_of  # type: ignore[method-assign]
         self.check_device = resources.check_device  # type: ignore[method-assign]
-        self.source = record.convolutions(resources)
-        self.takes_strided = self.source.takes_strided
+        self.source = source = record.convolutions(resources)
+        self.takes_strided = source.takes_strided
+        self.tuner = ConvTuner(source) if isinstance(source, TunableSource) else None
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
         check_limits(self._record.conv_limits, problem, self.library)
-        return self.source.plan(problem, device)
+        source = self.source
+        if isinstance(source, TunableSource):
+            assert self.tuner is not None
+            finder = TunedFinder(problem, device, source, self.tuner)
+            return ExecutorConvPlan(finder, captures=True)
+        return ExecutorConvPlan(SearchFinder(problem, device, source), captures=False)
 
     def backward_bias(self, dy: Array) -> Array:
         """Return the gradient by the bias [K], from a contiguous dy."""
@@ -100,7 +109,10 @@ class DeviceConvBackend(ConvBackend):
 
     def clear(self) -> None:
         super().clear()
-        self.source.clear()
+        if self.tuner is not None:
+            self.tuner.clear()
+        if isinstance(self.source, SearchedSource):
+            self.source.clear()
         self.resources.clear()
 
 

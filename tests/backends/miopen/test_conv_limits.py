@@ -8,7 +8,7 @@ import pytest
 from conformance_conv import cells, refusal
 
 from dnnffi.backends.miopen.bias import MiopenBiasGradient
-from dnnffi.backends.miopen.conv_executor import MiopenConvExecutor
+from dnnffi.backends.miopen.conv_executor import MiopenConvolution
 from dnnffi.backends.vendor.descriptors.checks import INT32_MAX
 from dnnffi.errors import UnsupportedError
 
@@ -38,7 +38,7 @@ def answer(call):
 
 @pytest.mark.parametrize(("problem", "cell"), cells("miopen"))
 def test_a_problem(problem, cell):
-    assert answer(lambda: MiopenConvExecutor(problem, None, Nobody())) == refusal(cell)
+    assert answer(lambda: MiopenConvolution(problem, None, Nobody())) == refusal(cell)
 
 
 def test_the_most_elements_are_taken():
@@ -46,7 +46,7 @@ def test_the_most_elements_are_taken():
     assert prod(problem.x_shape) > INT32_MAX
     fewer = problem._replace(batch=problem.batch - 1)
     assert prod(fewer.x_shape) <= INT32_MAX
-    assert answer(lambda: MiopenConvExecutor(fewer, None, Nobody())) == ""
+    assert answer(lambda: MiopenConvolution(fewer, None, Nobody())) == ""
 
 
 @pytest.mark.parametrize(("dtype", "cell"), cells("miopen", "SUMS"))

@@ -11,17 +11,25 @@ image itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from operator import itemgetter
-from reprlib import repr as brief
-from typing import Any, NamedTuple, Protocol, cast
+from typing import cast
 
-from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
+from dnnffi.backends.conv_interface import (
+    OWN,
+    ChosenExecutor,
+    ConvAddresses,
+    ConvResources,
+    EngineChoice,
+    Recipes,
+    TunableExecutors,
+    TunableSource,
+)
 from dnnffi.backends.cudnn.conv_limits import LIMITS
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph, graph_of
-from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, Knob
+from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig
 from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
 from dnnffi.backends.cudnn.graph.geometry import Geometry, Layout
 from dnnffi.backends.cudnn.graph.plans import (
@@ -37,6 +45,7 @@ from dnnffi.backends.cudnn.graph.plans import (
 )
 from dnnffi.backends.cudnn.graph.recipe import PlanRecipe
 from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.own.bias import MAX_POSITIONS, bias_gradient, can_sum
 from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
 from dnnffi.backends.own.depthwise.tile import Tile
@@ -44,10 +53,9 @@ from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
-from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.device.arrays import check_aligned
+from dnnffi.device.interface import Array, Launch, MemoryWithGraphs
 from dnnffi.errors import CudnnError, UnsupportedError
-from dnnffi.execution.cache import PlanCache
-from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
@@ -65,64 +73,6 @@ _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
     (BACKWARD_DATA, True): (FORWARD, ("x", "w", "y")),
     (BACKWARD_WEIGHTS, True): (BACKWARD_WEIGHTS, ("x", "y", "w")),
 }
-
-
-OWN = -1
-"""The engine of an `EngineChoice` that is a kernel of dnnffi's."""
-
-
-class EngineChoice(NamedTuple):
-    """A plan in what it takes to make it again."""
-
-    fused: bool
-    """Whether bias, residual and activation are in the graph, where the problem has any."""
-    engine: int
-    knobs: tuple[tuple[Knob, int], ...]
-
-    @classmethod
-    def read(cls, value: Any) -> EngineChoice:
-        """Return the choice that was stored as JSON; ``ValueError`` for anything else."""
-        try:
-            fused, engine, knobs = value
-            named = tuple((knob, to) for knob, to in knobs)
-        except TypeError:
-            raise ValueError(f"{brief(value)} is no choice of an engine") from None
-        if not (
-            isinstance(fused, bool)
-            and all(map(_is_int64, (engine, *(to for _, to in named))))
-            and all(isinstance(knob, str) or _is_int32(knob) for knob, _ in named)
-        ):
-            raise ValueError(f"{brief(value)} is no choice of an engine")
-        return cls(fused, engine, named)
-
-    def __str__(self) -> str:
-        knobs = "".join(f" {knob}={value}" for knob, value in self.knobs)
-        if self.engine == OWN:
-            return f"dnnffi's kernel{knobs}"
-        return f"engine {self.engine}{knobs}{'' if self.fused else ' and a kernel more'}"
-
-
-Recipes = PlanCache[PlanRecipe]
-"""Recipes that make the plans of a layer for further sizes, by `EngineChoice`."""
-
-
-def _is_int64(value: object) -> bool:
-    return type(value) is int and abs(value) <= INT64_MAX
-
-
-def _is_int32(value: object) -> bool:
-    return type(value) is int and abs(value) < 2**31
-
-
-class EngineExecutor(ConvExecutor, Protocol):
-    """The executor of one problem, for the thread that made it."""
-
-    fused: bool
-    """Whether bias, residual and activation are in the same kernel, or there are none."""
-    choice: EngineChoice
-
-    def __str__(self) -> str:
-        """Return the words of a report."""
 
 
 class OwnWeights(weights.DepthwiseWeights):
@@ -241,7 +191,7 @@ def _order_in_pack(
     return tuple(UIDS[name] for name in (*read, *more, result)), addresses
 
 
-class ConvExecutors:
+class EngineExecutors(TunableExecutors):
     """The executors of a problem for the calling thread, best first: an iterator that makes each.
 
     First those that compute everything in one graph, then, where something follows the convolution,
@@ -283,13 +233,13 @@ class ConvExecutors:
         self.refused: list[Refusal] = []
         self._executors = self._all()
 
-    def __iter__(self) -> Iterator[EngineExecutor]:
+    def __iter__(self) -> Iterator[ChosenExecutor]:
         return self
 
-    def __next__(self) -> EngineExecutor:
+    def __next__(self) -> ChosenExecutor:
         return next(self._executors)
 
-    def _all(self) -> Iterator[EngineExecutor]:
+    def _all(self) -> Generator[ChosenExecutor]:
         own = self._own_choices()
         if not self._to_measure:
             own = own[:1] if self.run_by_record else []
@@ -377,13 +327,13 @@ class ConvExecutors:
     def _epilogue(self) -> EpilogueKernel:
         return EpilogueKernel(self.problem, self._device, self._memory)
 
-    def _own(self, choice: EngineChoice) -> EngineExecutor:
+    def _own(self, choice: EngineChoice) -> ChosenExecutor:
         if choice.knobs:
             specialized = self._specialized
             return OwnGather(self.problem, self._memory, choice, specialized=specialized)
         return OwnWeights(self.problem, self._device, self._memory)
 
-    def made_again(self, choice: EngineChoice) -> EngineExecutor:
+    def made_again(self, choice: EngineChoice) -> ChosenExecutor:
         """Return the executor of a choice made before, which may come from a file or a program.
 
         It passes the admission of those that heuristics propose: the problem's options, its
@@ -411,6 +361,22 @@ class ConvExecutors:
         if isinstance(made, str):
             raise self._library.unsupported(f"does not use engine {choice.engine}: {made}")
         return self._by_graph(graph, made)
+
+    def smaller(self, nbytes: int) -> Iterator[ChosenExecutor]:
+        for executor in self:
+            if executor.workspace_bytes < nbytes:
+                yield executor
+            else:
+                executor.close()
+
+    def close(self) -> None:
+        self._executors.close()
+
+    def reasons(self) -> dict[str, str]:
+        return {
+            one.mode if one.engine is None else f"engine {one.engine}": one.reason
+            for one in self.refused
+        }
 
     def nothing(self) -> UnsupportedError:
         """Return the error where no executor is left."""
@@ -459,3 +425,45 @@ def _what_to_change(problem: ConvProblem) -> str:
     ]
     *others, last = filter(None, ways)
     return f"What may help: {', '.join(others)} or {last}"
+
+
+class CudnnConvolutions(TunableSource):
+    """libcudnn, on arrays of CuPy or of an allocator."""
+
+    takes_strided = True
+    failures = CudnnError, UnsupportedError, MemoryError
+
+    def __init__(self, resources: ConvResources) -> None:
+        self.resources = resources
+        self.version = f"cuDNN {resources.library.version_text}"
+
+    def executors(
+        self,
+        problem: ConvProblem,
+        launch: Launch,
+        *,
+        to_measure: bool = False,
+        specialized: bool = True,
+        recipes: Recipes | None = None,
+    ) -> EngineExecutors:
+        return EngineExecutors(
+            *(self.resources.library, problem, launch),
+            to_measure=to_measure,
+            specialized=specialized,
+            recipes=recipes,
+        )
+
+    def backward_bias(self, dy: Array, device: int) -> Array:
+        memory = self.resources.memory
+        check_aligned("dy", dy)
+        with memory.use(device):
+            if not dy.size:
+                return memory.zeros((dy.shape[1],), dy.dtype)
+            if not can_sum(dy.shape):
+                raise UnsupportedError(
+                    "dnnffi",
+                    "",
+                    f"without CuPy the gradient of a bias has at most {MAX_POSITIONS:,} positions "
+                    f"for each channel; dy has shape {dy.shape}",
+                )
+            return bias_gradient(dy, device, memory, self.resources.workspaces)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn import conv_limits, library, rnn_limits
-from dnnffi.backends.cudnn.conv_plan import CudnnConvolutions
+from dnnffi.backends.cudnn.conv_executor import CudnnConvolutions
 from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 

@@ -1,4 +1,4 @@
-"""The executor of convolutions on MIOpen: solutions by number, then bias, residual and ReLU.
+"""Executors of convolutions on MIOpen: solutions by number, then bias, residual and ReLU.
 
 MIOpen names what it computes with in two ways. Find mode measures and answers with an algorithm and
 a size of workspace, but only the handle that has searched can run the algorithm (3.4.0: another one
@@ -9,12 +9,21 @@ an estimate. So all runs in immediate mode, and a search says which solution is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple, TypeVar
 
-from dnnffi.backends.conv_interface import ConvAddresses
+from dnnffi.backends.conv_interface import (
+    ALIGNMENT,
+    ChosenExecutor,
+    ConvAddresses,
+    ConvResources,
+    SearchedExecutors,
+    SearchedSource,
+)
 from dnnffi.backends.miopen._cdef import ffi
+from dnnffi.backends.miopen.bias import MiopenBiasGradient
 from dnnffi.backends.miopen.canonical import FORWARD_CALLS, WEIGHTS_CALLS, Canonical, channel_matrix
 from dnnffi.backends.miopen.conv_limits import FUSION, LIMITS
 from dnnffi.backends.miopen.descriptors import (
@@ -25,13 +34,17 @@ from dnnffi.backends.miopen.descriptors import (
     TensorDescriptor,
 )
 from dnnffi.backends.miopen.fusion import FusionPlan
+from dnnffi.backends.miopen.image_copy import ImageCopy
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.types import CONVOLUTION_ALGORITHMS
 from dnnffi.backends.vendor.enumerators import name_of
 from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.backends.vendor.resource import Resource
-from dnnffi.device.interface import Launch
-from dnnffi.errors import UnsupportedError
+from dnnffi.device.arrays import aligned
+from dnnffi.device.interface import AnyArray, Array, Launch
+from dnnffi.errors import MiopenError, UnsupportedError
+from dnnffi.execution.cache import PlanCache
+from dnnffi.log import logger
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import packed_strides
@@ -40,6 +53,8 @@ _ADD: int = ffi.integer_const("miopenTensorOpAdd")
 _GEMM = "gemm"
 _ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 _MAX_ALGORITHMS = 16  # results of a search; MIOpen has five algorithms
+_MOST_KEPT = 1024
+"""Searches, and gradients of a bias, that are kept."""
 
 
 Owned = TypeVar("Owned", bound=Resource)
@@ -64,12 +79,11 @@ class SearchResult(NamedTuple):
     workspace_bytes: int
 
 
-class MiopenConvExecutor:
-    """One convolution problem on MIOpen, for callers who hold their own buffers.
+class MiopenConvolution:
+    """The descriptors and solutions of one convolution problem, for callers who hold all buffers.
 
     Making it makes the descriptors and asks for the solutions; a call then makes the C calls
-    without allocating, of a solution that its thread has compiled. Several threads may share it. It
-    stands on
+    without allocating, of a solution that its thread has compiled. It stands on
     ``miopenConvolutionForwardImmediate``, ``miopenConvolutionBackwardDataImmediate`` and
     ``miopenConvolutionBackwardWeightsImmediate``, on ``miopenFindConvolution...Algorithm`` for a
     search, on a fusion plan for bias and ReLU where the library has a kernel for them, and on
@@ -81,6 +95,7 @@ class MiopenConvExecutor:
         padded image, ``image``; `add` takes the result without it
     launch : on the GPU that it is for
     library : the libMIOpen
+    found : what a search has found, whose solution is to be the first
 
     Attributes
     ----------
@@ -98,7 +113,13 @@ class MiopenConvExecutor:
         Any other status of a MIOpen function.
     """
 
-    def __init__(self, problem: ConvProblem, launch: Launch, library: Library) -> None:
+    def __init__(
+        self,
+        problem: ConvProblem,
+        launch: Launch,
+        library: Library,
+        found: SearchResult | None = None,
+    ) -> None:
         check_limits(LIMITS, problem, library)
         self.problem = problem
         self.library = library
@@ -117,7 +138,7 @@ class MiopenConvExecutor:
             if self._fusion is None:
                 if problem.epilogue:
                     self._epilogue = _Epilogue(library, problem, self._own)
-                self.ask(launch)
+                self.solutions = self._listed(launch, found)
         except BaseException:
             self.close()
             raise
@@ -173,8 +194,8 @@ class MiopenConvExecutor:
         function = f"miopenConvolution{self.canonical.direction.name}{name}"
         self.library.call(function, launch.handle, *arguments, problem=self.problem)
 
-    def ask(self, launch: Launch, first: SearchResult | None = None) -> None:
-        """Set ``solutions``: those that a search named ``first`` in front."""
+    def _listed(self, launch: Launch, first: SearchResult | None) -> tuple[Solution, ...]:
+        """Return the solutions that the options allow, what a search has named in front."""
         count = ffi.new("size_t *")
         self._call("GetSolutionCount", launch, *self._described, count)
         most = int(count[0])
@@ -192,10 +213,9 @@ class MiopenConvExecutor:
         if first is not None:
             solutions.sort(key=lambda one: (one.algorithm, one.workspace_bytes) != first)
         limit = self._limit
-        allowed = (one for one in solutions if limit is None or one.workspace_bytes <= limit)
-        self.solutions = tuple(allowed)
-        if self.solutions:
-            return
+        allowed = tuple(one for one in solutions if limit is None or one.workspace_bytes <= limit)
+        if allowed:
+            return allowed
         if not solutions:
             reason = f"has no solution for {self.problem}; cudnn and reference may have it"
         else:
@@ -210,19 +230,10 @@ class MiopenConvExecutor:
         """Make the kernels of a solution, if the handle has not got them."""
         self._call("CompileSolution", launch, *self._described, solution.number)
 
-    def smaller(self, solution: Solution) -> list[Solution]:
-        """Return solutions to try if the workspace of ``solution`` cannot be allocated.
-
-        The default, which is a product of matrices, where it needs less; then those without.
-        """
-        others = [one for one in self.solutions if one.workspace_bytes < solution.workspace_bytes]
-        default = [one for one in others if one.algorithm == _GEMM][:1]
-        return default + [one for one in others if not one.workspace_bytes and one not in default]
-
     def search(
         self, launch: Launch, at: ConvAddresses, allocate: Callable[[int], tuple[int, object]]
     ) -> SearchResult:
-        """Measure on arrays, whose result is written over; the solutions have a new order then.
+        """Measure on arrays of the canonical problem, whose result is written over.
 
         ``allocate(size)`` gives the address of a workspace and what keeps it. If there is no
         memory for the largest, solutions without a workspace are measured. Raises
@@ -264,24 +275,18 @@ class MiopenConvExecutor:
         """Whether bias and ReLU are in the convolution's kernel."""
         return self._fusion is not None
 
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes of the workspace of the first solution."""
-        return 0 if self.fused else self.solutions[0].workspace_bytes
-
-    def run(self, launch: Launch, at: ConvAddresses, solution: Solution | None = None) -> None:
-        """Enqueue it all, by the first solution if none is named."""
-        self.convolve(launch, at, solution)
-        self.add(launch, at)
-
-    def convolve(self, launch: Launch, at: ConvAddresses, solution: Solution | None = None) -> None:
-        """Enqueue the convolution; where `fused`, that is all. The workspace is the solution's."""
-        if self._fusion is not None:
-            x, y = (self._tensors["x"], at.first), (self._tensors["y"], at.result)
-            self._fusion.run(launch, x, at.second, at.bias, y)
+    def run(self, launch: Launch, at: ConvAddresses, solution: Solution | None) -> None:
+        """Enqueue it all: by the fusion plan where `fused`, else by ``solution``."""
+        if solution is not None:
+            self.convolve(launch, at, solution)
+            self.add(launch, at)
             return
-        if solution is None:
-            solution = self.solutions[0]
+        assert self._fusion is not None
+        x, y = (self._tensors["x"], at.first), (self._tensors["y"], at.result)
+        self._fusion.run(launch, x, at.second, at.bias, y)
+
+    def convolve(self, launch: Launch, at: ConvAddresses, solution: Solution) -> None:
+        """Enqueue the convolution alone, with the workspace of ``solution``."""
         first, second, result = self._operands(at)
         first_described, second_described, convolution, result_described = self._described
         self._call(
@@ -291,7 +296,7 @@ class MiopenConvExecutor:
         )
 
     def add(self, launch: Launch, at: ConvAddresses) -> None:
-        """Enqueue the additions to y of a forward pass, and the activation; nothing if `fused`."""
+        """Enqueue the additions to y of a forward pass, and the activation, where there are any."""
         if self._epilogue is not None:
             self._epilogue.run(launch, at.bias, at.residual, at.result)
 
@@ -302,6 +307,198 @@ class MiopenConvExecutor:
     def close(self) -> None:
         """Destroy plans and descriptors. A second call does nothing."""
         self._owned.close()
+
+
+class SolutionExecutor:
+    """One problem by one solution of MIOpen's, which this thread has compiled.
+
+    ``solution`` is None for a fusion plan. With asymmetric padding the workspace has the padded
+    image behind the workspace of the solution.
+    """
+
+    def __init__(
+        self,
+        convolution: MiopenConvolution,
+        solution: Solution | None,
+        image_copy: ImageCopy | None,
+    ) -> None:
+        self.fused = convolution.fused or not convolution.problem.epilogue
+        self.choice: Any = solution or "a fusion plan"
+        self._convolution = convolution
+        self._solution = solution
+        self._image_copy = image_copy
+        size = 0 if solution is None else solution.workspace_bytes
+        self.workspace_bytes = size
+        if image_copy is not None:
+            self._padded_at = -(-size // ALIGNMENT) * ALIGNMENT
+            self.workspace_bytes = self._padded_at + image_copy.nbytes
+
+    def run(self, launch: Launch, at: ConvAddresses) -> None:
+        copy, solution = self._image_copy, self._solution
+        if copy is None or solution is None:
+            self._convolution.run(launch, at, solution)
+            return
+        padded = at.workspace + self._padded_at
+        self._convolution.convolve(launch, copy.before(launch.stream, at, padded), solution)
+        copy.after(launch.stream, at, padded)
+        self._convolution.add(launch, at)
+
+    def close(self) -> None:
+        """Do nothing: the solutions of a thread share their descriptors."""
+
+    def __str__(self) -> str:
+        solution = self._solution
+        if solution is None:
+            return "a fusion plan"
+        return (
+            f"{solution.number} {solution.algorithm}: workspace {solution.workspace_bytes:,} "
+            f"bytes, {solution.milliseconds:.4g} ms"
+        )
+
+
+class SolutionExecutors(SearchedExecutors):
+    """The executors of a problem for the calling thread: the fusion plan, or the solutions."""
+
+    def __init__(
+        self,
+        problem: ConvProblem,
+        launch: Launch,
+        resources: ConvResources,
+        found: SearchResult | None,
+    ) -> None:
+        self.problem = problem
+        self._launch = launch
+        self._is_measured = found is not None
+        self._convolution = MiopenConvolution(problem, launch, resources.library, found)
+        image = self._convolution.image
+        self._image_copy = None if image is None else ImageCopy(image, resources.memory)
+        self._refused: dict[Solution, Exception] = {}
+        fusion_plan = (None,) if self._convolution.fused else ()
+        self._left: Iterator[Solution | None] = iter((*fusion_plan, *self.solutions))
+
+    @property
+    def solutions(self) -> tuple[Solution, ...]:
+        """The solutions that the options allow, in the order in which they are tried."""
+        return self._convolution.solutions
+
+    def __iter__(self) -> Iterator[SolutionExecutor]:
+        return self
+
+    def __next__(self) -> SolutionExecutor:
+        return next(self._compiled(self._left))
+
+    def _compiled(self, solutions: Iterable[Solution | None]) -> Iterator[SolutionExecutor]:
+        for solution in solutions:
+            if solution is None or self._compile(solution):
+                yield SolutionExecutor(self._convolution, solution, self._image_copy)
+
+    def _compile(self, solution: Solution) -> bool:
+        try:
+            self._convolution.compile(self._launch, solution)
+        except (MiopenError, UnsupportedError) as error:
+            self._refused[solution] = error
+            logger.info("a solution of MIOpen cannot be compiled: %s: %s", solution, error)
+            return False
+        return True
+
+    def smaller(self, nbytes: int) -> Iterator[SolutionExecutor]:
+        """Yield the default, a product of matrices, where it needs less; then those without."""
+        padded = 0 if self._image_copy is None else self._image_copy.nbytes
+        fits = [one for one in self.solutions if one.workspace_bytes + padded < nbytes]
+        default = [one for one in fits if one.algorithm == _GEMM][:1]
+        without = [one for one in fits if not one.workspace_bytes and one not in default]
+        return self._compiled(default + without)
+
+    def nothing(self) -> Exception:
+        """Return the first error of a solution that could not be compiled."""
+        return next(iter(self._refused.values()))
+
+    def close(self) -> None:
+        self._convolution.close()
+
+    def notes(self, executor: ChosenExecutor) -> list[str]:
+        lines = []
+        if self.problem.epilogue and not executor.fused:
+            why = limit_of(FUSION, self.problem) or "MIOpen has no kernel for all of it"
+            lines.append(f"not fused: {why}")
+        if not self._convolution.fused:
+            is_measured = self._is_measured
+            lines.append("measured" if is_measured else "by MIOpen's list, not measured here")
+        for one in self.solutions:
+            taken = "*" if one is executor.choice else " "
+            lines.append(f"{taken} {SolutionExecutor(self._convolution, one, None)}")
+        lines += [f"gave up {one}: {error}" for one, error in self._refused.items()]
+        return lines
+
+
+class MiopenConvolutions(SearchedSource):
+    """libMIOpen, on the arrays that its networks take: CuPy's, or with an allocator any.
+
+    On arrays of CuPy for ROCm this was written by its documentation and not run.
+    """
+
+    failures = (UnsupportedError,)
+
+    def __init__(self, resources: ConvResources) -> None:
+        self.resources = resources
+        self.searches: PlanCache[SearchResult] = PlanCache(_MOST_KEPT)
+        self.bias_gradients: PlanCache[MiopenBiasGradient] = PlanCache(_MOST_KEPT)
+
+    def executors(self, problem: ConvProblem, launch: Launch) -> SolutionExecutors:
+        found = None
+        if problem.options.tune != "off":
+            found = self.searches.find(_search_key(problem, launch))
+        return SolutionExecutors(problem, launch, self.resources, found)
+
+    def search(
+        self, problem: ConvProblem, launch: Launch, scratch: Callable[[ConvProblem], ConvAddresses]
+    ) -> None:
+        """Search unless that was done; if several threads do, the first result counts."""
+        key = _search_key(problem, launch)
+        if self.searches.find(key) is not None:
+            return
+        with closing(MiopenConvolution(problem, launch, self.resources.library)) as convolution:
+            if convolution.fused:
+                return
+            begun = time.perf_counter()
+            image = convolution.image
+            at = scratch(problem if image is None else image.problem)
+            found = self.searches.add(key, convolution.search(launch, at, self._allocate))
+            seconds = time.perf_counter() - begun
+            logger.info("MIOpen searched in %.2f s for %s: %s", seconds, problem, found.algorithm)
+
+    def _allocate(self, size: int) -> tuple[int, object]:
+        """Return the address of a new workspace, and what keeps it."""
+        if not size:
+            return 0, None
+        memory = self.resources.memory
+        buffer = memory.empty((size,), memory.dtype("uint8"))
+        return buffer.data.ptr, buffer
+
+    def backward_bias(self, dy: AnyArray, device: int) -> Array:
+        memory, shape, dtype = self.resources.memory, dy.shape, dy.dtype
+        with memory.use(device):
+            if not dy.size:
+                return memory.zeros(shape[1:2], dtype)
+            gradient = self.bias_gradients.get(
+                (shape, dtype, device),
+                lambda: MiopenBiasGradient(shape, dtype.name, self.resources.library),
+            )
+            dy, dbias = aligned("dy", dy), memory.empty(shape[1:2], dtype)
+            launch = self.resources.launch(device, memory.current_stream())
+            gradient.run(launch, dy.data.ptr, dbias.data.ptr)
+        return dbias
+
+    def clear(self) -> None:
+        self.searches.clear()
+        self.bias_gradients.clear()
+
+
+def _search_key(problem: ConvProblem, launch: Launch) -> tuple[Canonical, int, int | None]:
+    """Return what a search is known by: problems that MIOpen computes in the same way share it."""
+    image = PaddedImage.of(problem)
+    canonical = Canonical.of(problem if image is None else image.problem)
+    return canonical, launch.device, problem.options.workspace_limit
 
 
 def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Library) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.miopen import conv_limits, library, rnn_limits
-from dnnffi.backends.miopen.conv_plan import MiopenConvolutions
+from dnnffi.backends.miopen.conv_executor import MiopenConvolutions
 from dnnffi.backends.miopen.dropout import Generator
 from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
 from dnnffi.backends.vendor.rnn_candidates import VendorCandidates

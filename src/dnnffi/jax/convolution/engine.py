@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
-from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
-from dnnffi.backends.cudnn.conv_tuner import ConvTuner
-from dnnffi.backends.cudnn.conv_tuning import ConvTuning
+from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor, EngineChoice
+from dnnffi.backends.cudnn.conv_executor import EngineExecutors
 from dnnffi.backends.cudnn.library import Library
 from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.tuner import ConvTuner
+from dnnffi.convolution.tuning import ConvTuning
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
 from dnnffi.errors import CudnnError, UnsupportedError
@@ -45,7 +45,7 @@ class CudnnEngine(VendorHandles):
         super().__init__(library)
         self._cudnn = library
         self._tuner = tuner
-        self._made: dict[tuple[ConvProblem, str, Any], EngineExecutor] = {}
+        self._made: dict[tuple[ConvProblem, str, Any], ConvExecutor] = {}
         self._rules: dict[tuple[ConvProblem, int], str] = {}
 
     def decide(self, problem: ConvProblem) -> str:
@@ -62,7 +62,7 @@ class CudnnEngine(VendorHandles):
         rule = self._rules.get(key)
         if rule is None:
             with self.current() as launch:
-                executors = ConvExecutors(self._cudnn, problem, launch)
+                executors = EngineExecutors(self._cudnn, problem, launch)
                 executor = next(executors, None)
                 if executor is None:
                     raise executors.nothing()
@@ -89,7 +89,7 @@ class CudnnEngine(VendorHandles):
         key = problem, choice, launch.owner
         found = self._made.get(key)
         if found is None:
-            executors = ConvExecutors(self._cudnn, problem, launch)
+            executors = EngineExecutors(self._cudnn, problem, launch)
             found = self._made[key] = executors.made_again(_read_choice(choice))
         return found
 

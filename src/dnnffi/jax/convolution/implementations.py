@@ -18,8 +18,7 @@ LAX = "lax"
 def _cudnn() -> Engine:
     # XLA has the memory of arrays. What executors keep is memory of the device runtime.
     backend = conv_backends.external("cudnn")
-    source: Any = backend.source
-    return CudnnEngine(backend.library, source.tuner)
+    return CudnnEngine(backend.library, backend.tuner)
 
 
 # Registered when this is imported: programs from disk find their handlers by name.

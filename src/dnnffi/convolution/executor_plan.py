@@ -1,6 +1,6 @@
-"""Plans of convolutions on arrays, run by cuDNN; if one of its plans fails, the next one runs.
+"""Plans of convolutions on arrays: replayed as a graph, or run by the first executor that can.
 
-Every thread has plans of cuDNN's of its own: cuDNN does not promise that threads may share one.
+Every thread has executors of its own: vendors do not promise that threads may share one.
 """
 
 from __future__ import annotations
@@ -8,100 +8,106 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any
 
 from dnnffi.backends.conv_interface import (
     ALIGNMENT,
     MISALIGNED,
+    ChosenExecutor,
     ConvAddresses,
+    ConvExecutors,
     ConvProblemPlan,
-    ConvResources,
-    ConvSource,
     addresses_of,
 )
-from dnnffi.backends.cudnn.conv_classes import output_positions
-from dnnffi.backends.cudnn.conv_executor import OWN, ConvExecutors, EngineChoice, EngineExecutor
-from dnnffi.backends.cudnn.conv_tuner import ConvTuner
-from dnnffi.backends.cudnn.conv_tuning import ConvTuning
-from dnnffi.backends.own.bias import MAX_POSITIONS, bias_gradient, can_sum
 from dnnffi.backends.own.relayout import relayout
+from dnnffi.convolution.finder import ExecutorFinder
 from dnnffi.device.arrays import aligned, check_aligned, is_external
 from dnnffi.device.interface import AnyArray, Array, Launch, Stream
-from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
 from dnnffi.execution.operation import Operation
 from dnnffi.execution.remembered import Remembered
 from dnnffi.log import logger
-from dnnffi.spec.conv_problem import ARGUMENTS, ConvProblem
+from dnnffi.spec.conv_problem import ARGUMENTS
 from dnnffi.spec.layouts import is_packed
-
-_FAILURES = (CudnnError, UnsupportedError, MemoryError)
-"""Errors of a running plan after which the next one is tried."""
 
 CAPTURED_AT = 4
 """The call on the same addresses that is captured. A capture takes as long as many replays
 save, so what comes two or three times by chance, while a pool grows, is not worth one.
 """
 
-CALLS_PER_ATTEMPT = 8
-"""Calls of a size class between two attempts to measure it, where the first was not possible: in a
-capture, without memory, or while another thread was measuring.
-"""
-
 MOST_SHARED_WORKSPACE = 32 * 2**20
 """Bytes of workspace up to which a call of the functions takes the stream's own buffer."""
-
-
-@dataclass(eq=False)
-class _OfThread:
-    """The executors of one thread: the one in use, its graphs, and those to use if it fails."""
-
-    executor: EngineExecutor
-    others: Iterator[EngineExecutor]
-    operation: Operation
 
 
 class _Captures:
     """A flag of a plan: captures are tried until one fails."""
 
-    tried = True
+    def __init__(self, tried: bool) -> None:
+        self.tried = tried
 
     def stop(self) -> None:
         self.tried = False
 
 
-class CudnnConvPlan(ConvProblemPlan):
+class _OfThread:
+    """The executors of one thread: the one in use, its graphs, and those to use if it fails."""
+
+    def __init__(
+        self, executor: ChosenExecutor, executors: ConvExecutors, operation: Operation
+    ) -> None:
+        self.executor = executor
+        self.executors = executors
+        self.operation = operation
+        self._made_smaller: list[ChosenExecutor] = []
+        self._smaller = executors.smaller(executor.workspace_bytes)
+
+    def others(self) -> Iterator[ChosenExecutor]:
+        """Yield the executors to use for good if the one in use fails, best first."""
+        return chain(self._made_smaller, self.executors)
+
+    def smaller(self) -> Iterator[ChosenExecutor]:
+        """Yield executors with a smaller workspace than the one in use; they are kept."""
+        yield from self._made_smaller
+        for executor in self._smaller:
+            self._made_smaller.append(executor)
+            yield executor
+
+    def use(self, executor: ChosenExecutor) -> None:
+        """Use another executor from now on."""
+        self.executor = executor
+        self._made_smaller = []
+        self._smaller = self.executors.smaller(executor.workspace_bytes)
+
+
+class ExecutorConvPlan(ConvProblemPlan):
     """One problem on one device.
 
-    The engine is the choice of the problem's size class (`conv_classes`): what was measured for it
-    or for a neighbouring class, here or in another process, else what the heuristics said for the
-    first problem of the class. An engine that cannot compute the problem gives way to what the
-    heuristics say for it. A plan that fails when it runs is followed by the next, for a failed
-    allocation by the next that needs less.
+    Which executor runs is the decision of ``finder``. One that fails when it runs, by one of the
+    ``failures`` of its source, gives way to the next for good. Where a workspace cannot be
+    allocated, one that needs less runs this call.
 
     An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
 
-    Calls on addresses that keep coming are captured and replayed as CUDA graphs.
+    Where ``captures``, calls on addresses that keep coming are captured and replayed as graphs.
     """
 
-    def __init__(
-        self, problem: ConvProblem, device: int, resources: ConvResources, tuner: ConvTuner
-    ) -> None:
+    def __init__(self, finder: ExecutorFinder[Any], *, captures: bool) -> None:
+        problem = finder.problem
         super().__init__(problem)
+        resources = finder.source.resources
         self.memory = memory = resources.memory
-        self.device = device
+        self.device = device = finder.device
         self.fallen: list[str] = []
+        self.finder = finder
+        self._failures = finder.source.failures
         self._resources = resources
         self._launch = resources.launch
-        self._tuner = tuner
-        self._captures = _Captures()
-        self._is_tuned = problem.options.tune != "off"
-        if not self._is_tuned:
-            self._captures.stop()
+        self._may_capture = captures and problem.options.tune != "off"
+        self._captures = _Captures(self._may_capture)
         self.current_device: Callable[[], int] = memory.current_device
         self._current_stream = memory.current_stream
         self._is_capturing = memory.is_capturing
@@ -119,20 +125,14 @@ class CudnnConvPlan(ConvProblemPlan):
         self._threads: Living[_OfThread] = Living()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
         guard(self)
-        self._class = tuner.state(problem, device, look_up=self._is_tuned)
-        self.tuning: ConvTuning | None = None
-        if self._is_tuned:
-            self.tuning = self._class.tuning or self._class.neighbour
-        self._choice: EngineChoice | None = None if self.tuning is None else self.tuning.choice
-        is_asked_for = problem.options.tune == "now"
-        if is_asked_for and self._class.tuning is None and not self._class.calls:
-            self._measure(self._class.neighbour)
-        # The measurement that the options ask for is tried again at a later call of the class.
-        self._is_awaiting = is_asked_for and self._class.tuning is None
         with memory.use(device):
             self._of_thread()
 
     # Executors
+
+    def _ask_again(self) -> None:
+        """Let every thread ask the finder again in its next call."""
+        self._local, self._captures = threading.local(), _Captures(self._may_capture)
 
     def _of_thread(self) -> _OfThread:
         """Return the calling thread's executors, made when they are first asked for."""
@@ -141,64 +141,31 @@ class CudnnConvPlan(ConvProblemPlan):
         known: _OfThread | None = getattr(self._local, "executors", None)
         if known is not None:
             return known
-        launch = self._launch(self.device, self._current_stream())
-        specialized = self._class.specializes(self.problem)
-        asked = self._resources.library, self.problem, launch
-        recipes = self._class.recipes
-        executors = ConvExecutors(*asked, specialized=specialized, recipes=recipes)
+        executors = self.finder.executors(self._launch(self.device, self._current_stream()))
         begun = time.perf_counter()
-        executor = self._first_executor(executors)
+        executor = self.finder.first(executors)
         milliseconds = 1e3 * (time.perf_counter() - begun)
         logger.debug("%s runs %s; made in %.1f ms", executor, self.problem, milliseconds)
-        self._choice = executor.choice
         launch_on, stop = partial(self._launch, self.device), self._captures.stop
         operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
         made = self._local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made
 
-    def _first_executor(self, executors: ConvExecutors) -> EngineExecutor:
-        """Make the executor of the choice that is known, or else of what the heuristics say."""
-        state = self._class
-        # With the option tune="off" no other size of the class decides.
-        chosen = state.chosen(by_record=executors.run_by_record) if self._is_tuned else None
-        known = dict.fromkeys((self._choice, None if chosen is None else chosen.choice))
-        for choice in known:
-            if choice is None:
-                continue
-            try:
-                return executors.made_again(choice)
-            except (CudnnError, UnsupportedError, ValueError) as error:
-                self.fallen.append(f"{choice}: {error}")
-                logger.info("%s of the size class cannot run %s: %s", choice, self.problem, error)
-                state.num_refused += 1
-        executor = next(executors, None)
-        if executor is None:
-            raise executors.nothing()
-        if self._is_tuned:
-            state.choose(executor.choice, self.problem)
-        return executor
-
     def _fall(self, own: _OfThread, error: Exception) -> bool:
         """Switch to the next executor after one has failed; return False if there is no other."""
         failed = own.executor
         own.operation.clear()
         self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
-        limit = failed.workspace_bytes if isinstance(error, MemoryError) else None
-        for executor in own.others:
-            if executor.choice != failed.choice and (
-                limit is None or executor.workspace_bytes < limit
-            ):
-                own.executor = executor
-                self._choice = executor.choice
+        for executor in own.others():
+            if executor.choice != failed.choice:
+                own.use(executor)
                 logger.info("%s runs instead of %s", executor.choice, self.fallen[-1])
                 if failed not in self._resources.graphs.of_users:
                     failed.close()
                 return True
             executor.close()
-        # Another call begins anew: there may be memory by then.
-        vars(self._local).pop("executors", None)
-        self._choice = None if self.tuning is None else self.tuning.choice
+        vars(self._local).pop("executors", None)  # another call begins anew
         return False
 
     # Arrays
@@ -210,7 +177,7 @@ class CudnnConvPlan(ConvProblemPlan):
         )
 
     def fits(self, array: Array, strides: tuple[int, ...]) -> bool:
-        """Whether cuDNN can take an array as it is."""
+        """Whether an executor can take an array as it is."""
         return not array.data.ptr & MISALIGNED and self._is_packed(array, strides)
 
     def _is_packed(self, array: Array, strides: tuple[int, ...]) -> bool:
@@ -271,8 +238,8 @@ class CudnnConvPlan(ConvProblemPlan):
 
         With ``shared`` that is the stream's own buffer, always at the same address.
         """
-        if self._is_awaiting:
-            self._count_call()
+        if self.finder.is_pending and self.finder.advance():
+            self._ask_again()
         try:
             own: _OfThread = self._local.executors
         except AttributeError:
@@ -282,12 +249,14 @@ class CudnnConvPlan(ConvProblemPlan):
         while True:
             executor = own.executor
             size, workspace = executor.workspace_bytes, None
+            if size:
+                try:
+                    workspace = self._workspace(size, stream, captured, shared)
+                except Exception as error:  # of the caller's allocator, whatever it raises
+                    if not self._run_smaller(own, addresses, stream, captured=captured):
+                        raise error from None
+                    return
             try:
-                if size and not captured and (shared or size <= MOST_SHARED_WORKSPACE):
-                    workspace = self._stream_workspace(self.device, stream.ptr, size)
-                elif size:
-                    # New: it is large, or the caller captures and their graph has to own it.
-                    workspace = self.memory.empty((size,), self._bytes)
                 key = (*addresses, 0 if workspace is None else workspace.data.ptr)
                 graph = None if captured else own.operation.graphs.get(key)
                 if graph is not None:
@@ -304,9 +273,41 @@ class CudnnConvPlan(ConvProblemPlan):
                     own.operation.keep_for_user(executor, launch)
                 executor.run(launch, at)
                 return
-            except _FAILURES as error:
+            except self._failures as error:
                 if not self._fall(own, error):
                     raise
+
+    def _workspace(self, size: int, stream: Stream, captured: bool, shared: bool) -> Array:
+        """Return the stream's own buffer, or a new one.
+
+        It is new if it is large, or if the caller captures and their graph has to own it.
+        """
+        if not captured and (shared or size <= MOST_SHARED_WORKSPACE):
+            return self._stream_workspace(self.device, stream.ptr, size)
+        return self.memory.empty((size,), self._bytes)
+
+    def _run_smaller(
+        self, own: _OfThread, addresses: tuple[int, ...], stream: Stream, *, captured: bool
+    ) -> bool:
+        """Run one call with less workspace than could be allocated; False if nothing needs less."""
+        for executor in own.smaller():
+            size, workspace = executor.workspace_bytes, None
+            try:
+                if size:
+                    workspace = self.memory.empty((size,), self._bytes)
+            except Exception:  # as in `fill`
+                continue
+            logger.info(
+                "%s runs without memory for the workspace of %s",
+                *(executor.choice, own.executor.choice),
+            )
+            launch = self._launch(self.device, stream)
+            if captured:
+                own.operation.keep_for_user(executor, launch)
+            key = (*addresses, 0 if workspace is None else workspace.data.ptr)
+            executor.run(launch, ConvAddresses(*key))
+            return True
+        return False
 
     # Into arrays of the caller's
 
@@ -340,39 +341,10 @@ class CudnnConvPlan(ConvProblemPlan):
     # What it is
 
     def autotune(self) -> bool:
-        return self._is_tuned and self._measure(None)
-
-    def _measure(self, known: ConvTuning | None) -> bool:
-        """Measure the problem for its class, what is in ``known`` or everything; use the result.
-
-        Return False where nothing was measured: in a capture, while another thread measures the
-        class, or without memory.
-        """
-        with self._class.measuring.take() as mine, self.memory.use(self.device):
-            stream = self._current_stream()
-            if not mine or (stream.ptr and self._is_capturing(stream)):
-                return False
-            tuning = self._tuner.measure(self.problem, self.device, known)
-        if tuning is None:
-            return False
-        self._adopt(tuning)
-        return True
-
-    def _adopt(self, tuning: ConvTuning) -> None:
-        """Use a result of the class from the next call on."""
-        self.tuning, self._choice = tuning, tuning.choice
-        self._is_awaiting = False
-        self._local, self._captures = threading.local(), _Captures()
-
-    def _count_call(self) -> None:
-        """Count a call of a class that could not be measured, and try again if it is time."""
-        state = self._class
-        if state.tuning is None:
-            state.calls += 1
-            if state.calls % CALLS_PER_ATTEMPT == 0 and self._measure(state.neighbour):
-                return
-        if state.tuning is not None:  # by another plan of the class
-            self._adopt(state.tuning)
+        is_measured = self.finder.autotune()
+        if is_measured:
+            self._ask_again()
+        return is_measured
 
     @property
     def graph_count(self) -> int:
@@ -380,77 +352,24 @@ class CudnnConvPlan(ConvProblemPlan):
         return sum(len(one.operation.graphs) for one in self._threads.snapshot())
 
     def report(self) -> str:
-        """Return which plan runs, and why, in plain words."""
+        """Return which executor runs, and why, in plain words."""
         problem = self.problem
         with self.memory.use(self.device):
-            executor = self._of_thread().executor
-        lines = [str(problem), str(executor)]
+            own = self._of_thread()
+        lines = [str(problem), str(own.executor)]
         if what := " and ".join(problem.epilogue):
-            where = "in the same graph" if executor.fused else "one kernel more"
+            where = "in the same kernel" if own.executor.fused else "after the convolution"
             lines.append(f"{what}: {where}")
-        lines += self._why(executor)
-        lines += [f"gave up {reason}" for reason in self.fallen]
+        lines += self.finder.notes(own.executor, own.executors)
+        lines += [f"gave up {reason}" for reason in (*self.finder.refused, *self.fallen)]
         graph_bytes = sum(one.operation.nbytes for one in self._threads.snapshot())
         lines.append(f"{self.graph_count} graphs, {graph_bytes:,} bytes")
         return "\n".join(lines)
 
-    def _why(self, executor: EngineExecutor) -> list[str]:
-        """Return the lines of the report on the size class and on why ``executor`` runs."""
-        state, tuning = self._class, self.tuning
-        here = f"x has {output_positions(self.problem):,}"
-        lines = [f"size class of the layer: {state.size} ({here})"]
-        if state.num_refused:
-            lines.append(f"the choice of the class was refused {state.num_refused} time(s)")
-        if tuning is None:
-            why = "not measured" if self._is_tuned else "tuning is off"
-            own = executor.choice.engine == OWN
-            by = "by a record of such layers" if own else "by cuDNN's heuristics"
-            chosen = state.chosen(by_record=own) if self._is_tuned else None
-            shape = self.problem.x_shape if chosen is None else chosen.x_shape
-            return [*lines, f"picked {by} for x {list(shape)}; {why}"]
-        if tuning is state.neighbour:
-            source = "taken over from a neighbouring class"
-        elif tuning.source == "disk":
-            source = "read from disk"
-        else:
-            source = "measured in this process"
-        lines.append(f"{source}, for x {list(tuning.x_shape)}, ms:")
-        lines += [f"  {name}: {time:.4f}" for name, time in tuning.times.items()]
-        return lines + [f"  {name}: {reason}" for name, reason in tuning.refused.items()]
-
     def close(self) -> None:
-        """Release the plans and graphs of all threads. A second call does nothing."""
+        """Release the executors and graphs of all threads. A second call does nothing."""
         super().close()
         self._seen.clear()
+        for one in self._threads.snapshot():
+            one.executors.close()
         self._local = threading.local()
-
-
-class CudnnConvolutions(ConvSource):
-    """libcudnn, on arrays of CuPy or of an allocator."""
-
-    takes_strided = True
-
-    def __init__(self, resources: ConvResources) -> None:
-        self._resources = resources
-        self.tuner = ConvTuner(resources)
-
-    def plan(self, problem: ConvProblem, device: int) -> CudnnConvPlan:
-        return CudnnConvPlan(problem, device, self._resources, self.tuner)
-
-    def backward_bias(self, dy: Array, device: int) -> Array:
-        memory = self._resources.memory
-        check_aligned("dy", dy)
-        with memory.use(device):
-            if not dy.size:
-                return memory.zeros((dy.shape[1],), dy.dtype)
-            if not can_sum(dy.shape):
-                raise UnsupportedError(
-                    "dnnffi",
-                    "",
-                    f"without CuPy the gradient of a bias has at most {MAX_POSITIONS:,} positions "
-                    f"for each channel; dy has shape {dy.shape}",
-                )
-            return bias_gradient(dy, device, memory, self._resources.workspaces)
-
-    def clear(self) -> None:
-        self.tuner.clear()

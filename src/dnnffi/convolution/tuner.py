@@ -1,6 +1,6 @@
-"""Results of measuring convolutions, kept by size class of a layer (`conv_classes`).
+"""Results of measuring convolutions, kept by size class of a layer (`size_class`).
 
-Measuring itself is in `conv_tuning`.
+Measuring itself is in `tuning`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import time
 from dataclasses import fields
 from typing import Any, NamedTuple
 
-from dnnffi.backends.conv_interface import ConvResources
-from dnnffi.backends.cudnn.conv_classes import SizeClass, layer_of, size_class
-from dnnffi.backends.cudnn.conv_executor import OWN, EngineChoice, Recipes
-from dnnffi.backends.cudnn.conv_tuning import ConvTuning, TimedChoice, check, measure_plans
+from dnnffi.backends.conv_interface import OWN, EngineChoice, Recipes, TunableSource
+from dnnffi.convolution.size_class import SizeClass, layer_of, size_class
+from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_plans
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.store import checked_time
@@ -95,11 +94,11 @@ class ClassState:
 
 
 class ConvTuner(Tuner[ConvProblem, ConvTuning]):
-    """Tuning results of convolutions, by size class of a layer (`conv_classes`)."""
+    """Tuning results of convolutions, by size class of a layer (`size_class`)."""
 
-    def __init__(self, resources: ConvResources) -> None:
-        super().__init__("conv", resources.memory)
-        self._resources = resources
+    def __init__(self, source: TunableSource) -> None:
+        super().__init__("conv", source.resources.memory)
+        self._source = source
         self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
         self._recipes: PlanCache[Recipes] = PlanCache(MAX_CLASSES)
 
@@ -141,7 +140,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         if known is not None:
             choices = [choice for choice, _ in known.candidates[:MAX_KNOWN]]
         begun = time.perf_counter()
-        found = measure_plans(problem, device, self._resources, choices)
+        found = measure_plans(problem, device, self._source, choices)
         if found is None:
             logger.info("%s cannot be measured", problem)
         else:
@@ -178,13 +177,13 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         self._recipes.clear()
 
     def _measured(self, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return measure_plans(problem, device, self._resources)
+        return measure_plans(problem, device, self._source)
 
     def _about(self, problem: ConvProblem) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
         return {
             "format": 3,  # 2 was for one problem
-            "engine": f"cuDNN {self._resources.library.version_text}",
+            "engine": self._source.version,
             "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
             "operation": problem.operation,
             "layout": problem.layout,
@@ -205,7 +204,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         return ConvTuning(tuple(candidates), refused, x_shape, source="disk")
 
     def _checked(self, found: ConvTuning, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return check(found, problem, device, self._resources)
+        return check(found, problem, device, self._source)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Measuring cuDNN's plans of a convolution on scratch data, and checking stored results."""
+"""Measuring the executors of a convolution on scratch data, and checking stored results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from dnnffi.backends.conv_interface import ConvAddresses, ConvResources, addresses_of
-from dnnffi.backends.cudnn.conv_executor import ConvExecutors, EngineChoice, EngineExecutor
+from dnnffi.backends.conv_interface import (
+    ChosenExecutor,
+    ConvAddresses,
+    ConvResources,
+    EngineChoice,
+    TunableExecutors,
+    TunableSource,
+    addresses_of,
+)
 from dnnffi.device.arrays import is_external
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
 from dnnffi.execution.measure import (
@@ -97,6 +104,11 @@ class ConvTrial:
         ]
         self.result = self._image(problem.result_shape, fill)
 
+    @property
+    def addresses(self) -> ConvAddresses:
+        """The addresses of the arrays, without a workspace."""
+        return ConvAddresses(*addresses_of(self.arrays), self.result.data.ptr)
+
     def found(self) -> HostArrays:
         """Copy the result to the host; of a long one, a sample from all of its parts."""
         flat = self.result.reshape(-1)
@@ -128,13 +140,11 @@ class ConvTrial:
         """Return a buffer of ``size`` bytes; None for none."""
         return self.memory.empty((size,), self.memory.dtype("uint8")) if size else None
 
-    def call(self, executor: EngineExecutor, workspace: AnyArray | None) -> OnStream:
+    def call(self, executor: ChosenExecutor, workspace: AnyArray | None) -> OnStream:
         """Return a function that runs an executor once, in a ``workspace`` that is large enough."""
-        at = ConvAddresses(
-            *addresses_of(self.arrays),
-            self.result.data.ptr,
-            workspace.data.ptr if workspace is not None and executor.workspace_bytes else 0,
-        )
+        at = self.addresses
+        if workspace is not None and executor.workspace_bytes:
+            at = at._replace(workspace=workspace.data.ptr)
         launch_on, device = self._resources.launch, self._device
 
         def call(stream: Stream, kept: object = workspace) -> None:
@@ -147,22 +157,23 @@ class ConvTrial:
 def measure_plans(
     problem: ConvProblem,
     device: int,
-    resources: ConvResources,
+    source: TunableSource,
     known: Sequence[EngineChoice] | None = None,
 ) -> ConvTuning | None:
-    """Measure the plans of a problem, or None where not one ran.
+    """Measure the executors of a problem, or None where not one ran.
 
     With ``known``, only these choices and the heuristics' best are measured, within `CLASS_BUDGET`,
-    and once each; without, all plans are, within `BUDGET`.
+    and once each; without, all executors are, within `BUDGET`.
 
-    A plan counts if its result agrees with those of most others, within the dtype's rounding; the
-    heuristics' best alone proves nothing. Runs on the current stream and waits for it. What is
+    An executor counts if its result agrees with those of most others, within the dtype's rounding;
+    the heuristics' best alone proves nothing. Runs on the current stream and waits for it. What is
     needed is allocated, and given back at the end.
     """
     times: dict[str, float] = {}
     choices: dict[str, EngineChoice] = {}
     refused: dict[str, str] = {}
     alike: list[tuple[HostArrays, list[str]]] = []
+    resources = source.resources
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
         try:
@@ -171,7 +182,7 @@ def measure_plans(
             return None
         end = time.perf_counter() + (BUDGET if known is None else CLASS_BUDGET)
         launch = resources.launch(device, memory.current_stream())
-        executors = ConvExecutors(resources.library, problem, launch, to_measure=known is None)
+        executors = source.executors(problem, launch, to_measure=known is None)
         for executor in (
             executors if known is None else _chosen_executors(executors, known, refused)
         ):
@@ -198,8 +209,7 @@ def measure_plans(
         del trial
     if not times:
         return None
-    for one in executors.refused:
-        refused[f"engine {one.engine}" if one.engine is not None else one.mode] = one.reason
+    refused |= executors.reasons()
     others = {name: taken for name, taken in times.items() if name not in final}
     candidates = [
         TimedChoice(choices[name], group[name])
@@ -210,8 +220,8 @@ def measure_plans(
 
 
 def _chosen_executors(
-    executors: ConvExecutors, choices: Sequence[EngineChoice], refused: dict[str, str]
-) -> Iterator[EngineExecutor]:
+    executors: TunableExecutors, choices: Sequence[EngineChoice], refused: dict[str, str]
+) -> Iterator[ChosenExecutor]:
     """Yield the executors of known choices, and of the heuristics' best if it is another one."""
     for choice in choices:
         try:
@@ -227,25 +237,26 @@ def _chosen_executors(
 
 
 def check(
-    stored: ConvTuning, problem: ConvProblem, device: int, resources: ConvResources
+    stored: ConvTuning, problem: ConvProblem, device: int, source: TunableSource
 ) -> ConvTuning | None:
     """Return a stored result from the first of its candidates that may be used; None if none may.
 
     A candidate has to be admitted for the problem's options, and to have the result that `_Judge`
     expects. Runs on the current stream and waits for it, on scratch memory.
     """
+    resources = source.resources
     memory: MemoryWithGraphs = resources.memory
     with memory.use(device), memory.scratch():
         try:
             launch = resources.launch(device, memory.current_stream())
-            executors = ConvExecutors(resources.library, problem, launch)
+            executors = source.executors(problem, launch)
             return _first_right(stored, executors, partial(ConvTrial, problem, device, resources))
         except FAILURES:
             return None
 
 
 def _first_right(
-    stored: ConvTuning, executors: ConvExecutors, make_trial: Callable[[], ConvTrial]
+    stored: ConvTuning, executors: TunableExecutors, make_trial: Callable[[], ConvTrial]
 ) -> ConvTuning | None:
     """`check` on scratch memory, of which nothing is left when it returns."""
     refused = dict(stored.refused)
@@ -277,7 +288,7 @@ class _Judge:
 
     _MAX_PLANS = 4  # of the heuristics: one may fail to run, or share the candidate's engine
 
-    def __init__(self, proposed: ConvExecutors, make_trial: Callable[[], ConvTrial]) -> None:
+    def __init__(self, proposed: TunableExecutors, make_trial: Callable[[], ConvTrial]) -> None:
         self._make_trial = make_trial
         self._trial: ConvTrial | None = None
         self._allowed = tolerance(proposed.problem)
@@ -286,7 +297,7 @@ class _Judge:
         self._plans = itertools.islice(itertools.chain(first, proposed), self._MAX_PLANS)
         self._results: list[tuple[EngineChoice, HostArrays]] = []
 
-    def objection(self, candidate: EngineExecutor) -> str:
+    def objection(self, candidate: ChosenExecutor) -> str:
         """Return why a candidate may not be used, or an empty string."""
         if self._best is not None and candidate.choice == self._best.choice:
             return ""
@@ -317,7 +328,7 @@ class _Judge:
                 self._results.append((plan.choice, self._run(plan)))
         return self._results[number]
 
-    def _run(self, executor: EngineExecutor) -> HostArrays:
+    def _run(self, executor: ChosenExecutor) -> HostArrays:
         trial = self._trial = self._trial or self._make_trial()
         return trial.run(trial.call(executor, trial.workspace(executor.workspace_bytes)))
 
@@ -374,7 +385,7 @@ def _first(times: dict[str, float], choices: dict[str, EngineChoice]) -> dict[st
 
 
 def _in_turns(
-    trial: ConvTrial, executors: ConvExecutors, choices: dict[str, EngineChoice]
+    trial: ConvTrial, executors: TunableExecutors, choices: dict[str, EngineChoice]
 ) -> dict[str, float]:
     """Measure the milliseconds of several plans, as means over sets of arrays in different memory.
 
@@ -385,7 +396,7 @@ def _in_turns(
     if not choices:
         return {}
     found: list[dict[str, float]] = []
-    made: dict[str, EngineExecutor] = {}
+    made: dict[str, ChosenExecutor] = {}
     trials = [trial]
     try:
         for name, choice in choices.items():
@@ -402,7 +413,7 @@ def _in_turns(
     return {name: fmean(times[name] for times in found) for name in choices} if found else {}
 
 
-def _turns(trial: ConvTrial, executors: dict[str, EngineExecutor]) -> dict[str, float]:
+def _turns(trial: ConvTrial, executors: dict[str, ChosenExecutor]) -> dict[str, float]:
     """Measure the milliseconds of a call of each plan on one set of arrays."""
     memory = trial.memory
     workspace = trial.workspace(max(one.workspace_bytes for one in executors.values()))
