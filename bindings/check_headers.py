@@ -6,7 +6,7 @@ each version (all by default):
 - every prototype and every opaque type is declared again after the vendor's header, so that a
   difference is a conflict of types to the compiler;
 - every constant and enumerator has its value asserted, every enumeration its size;
-- every function and enumerator is there, or is missing and ``symbols.py`` names a later version
+- every function and enumerator is there, or is missing and ``library.py`` names a later version
   for it.
 
 ``--headers FOLDER`` checks one folder of headers and downloads nothing. The C compiler is ``cc``,
@@ -17,16 +17,15 @@ that this system cannot get are an error for a vendor named by ``--vendor``, and
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ctext
 import headers
@@ -80,11 +79,11 @@ def check(
         here = f"{declaration.where}: {name} is"
         said = "nothing" if came is None else f"that it came with {came[0]}.{came[1]}"
         if name in absent and (came is None or version >= came):
-            problems.append(f"{here} not declared by {vendor.name} {shown}; symbols.py says {said}")
+            problems.append(f"{here} not declared by {vendor.name} {shown}; library.py says {said}")
         elif name not in absent and came is not None and version < came:
-            problems.append(f"{here} declared by {vendor.name} {shown}; symbols.py says {said}")
+            problems.append(f"{here} declared by {vendor.name} {shown}; library.py says {said}")
     for name in sorted(since.keys() - {d.name for d in named}):
-        problems.append(f"symbols.py: {name} is not a function or enumerator of the C text")
+        problems.append(f"library.py: {name} is not a function or enumerator of the C text")
 
     problems += _conflicts(vendor, folder, [d for d in declarations if d.name not in absent])
     return Report(version, tuple(d.name for d in missing), tuple(problems))
@@ -179,10 +178,17 @@ def _conflicts(
 
 
 def read_since(vendor: Vendor) -> dict[str, Version]:
-    """Return the table SINCE of the vendor's ``symbols.py``, read without importing the package."""
-    table: dict[str, Any] = runpy.run_path(str(vendor.package / "symbols.py"))
-    since: dict[str, Version] = table["SINCE"]
-    return since
+    """Return the table SINCE of the vendor's ``library.py``, read without importing the package.
+
+    Without a table nothing is missing in a supported version.
+    """
+    path = vendor.package / "library.py"
+    for node in ast.parse(path.read_text()).body if path.exists() else ():
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "SINCE":
+            assert node.value is not None
+            since: dict[str, Version] = ast.literal_eval(node.value)
+            return since
+    return {}
 
 
 def _show(vendor: Vendor, name: str, report: Report) -> None:

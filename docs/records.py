@@ -22,7 +22,7 @@ from dnnffi.bench.summary import (
     figures,
     targets,
 )
-from dnnffi.execution.tolerance import TOLERANCES
+from dnnffi.execution.comparison import TOLERANCES
 
 DOCS = Path(__file__).resolve().parent
 RECORDS = DOCS / "verification"

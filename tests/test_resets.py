@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnffi
-from dnnffi.backends.miopen.rnn_limits import LIMITS
+from dnnffi.backends.miopen.limits import RNN_LIMITS
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -235,4 +235,4 @@ def test_a_backend_without_resets_names_those_with_resets() -> None:
     problem = dnnffi.RNNProblem.dense(spec, steps=STEPS, batch=BATCH)._replace(has_resets=True)
     library = SimpleNamespace(unsupported=partial(UnsupportedError, "MIOpen", ""))
     with pytest.raises(UnsupportedError, match=r"has no resets; dnnffi's own .*'vulkan' have them"):
-        check_limits(LIMITS, problem, library)
+        check_limits(RNN_LIMITS, problem, library)

@@ -16,7 +16,7 @@ import pytest
 import signatures
 
 import dnnffi
-from dnnffi.device import tracked
+from dnnffi.device import torch_tensors
 from dnnffi.installing import install_extra
 
 try:
@@ -735,7 +735,7 @@ class Tracked:
 
 @pytest.fixture
 def unsaid(monkeypatch):
-    monkeypatch.setattr(tracked, "_warned", False)
+    monkeypatch.setattr(torch_tensors, "_warned", False)
 
 
 def test_an_array_that_requires_a_gradient_is_detached_with_one_warning(unsaid):

@@ -14,7 +14,7 @@ from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
 from dnnffi.device.spans import check_apart, span_of, written_span
-from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.names import Math

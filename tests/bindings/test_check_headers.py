@@ -256,7 +256,7 @@ def test_undeclared_function_is_named(tmp_path: Path) -> None:
     assert report.missing == ("toyExtra",)
     (problem,) = report.problems
     assert problem == (
-        "bindings/toy/run.h:9: toyExtra is not declared by toy 3.5; symbols.py says nothing"
+        "bindings/toy/run.h:9: toyExtra is not declared by toy 3.5; library.py says nothing"
     )
 
 
@@ -271,7 +271,7 @@ def test_function_missing_where_the_table_promises_it(tmp_path: Path) -> None:
     report = run_check(tmp_path, run=RUN + UNDECLARED, since={"toyExtra": (3, 5)})
     (problem,) = report.problems
     assert problem.endswith(
-        "toyExtra is not declared by toy 3.5; symbols.py says that it came with 3.5"
+        "toyExtra is not declared by toy 3.5; library.py says that it came with 3.5"
     )
 
 
@@ -279,7 +279,7 @@ def test_function_missing_where_the_table_promises_it(tmp_path: Path) -> None:
 def test_function_present_before_the_table_says(tmp_path: Path) -> None:
     (problem,) = run_check(tmp_path, since={"toyAddress": (3, 6)}).problems
     assert problem.endswith(
-        "toyAddress is declared by toy 3.5; symbols.py says that it came with 3.6"
+        "toyAddress is declared by toy 3.5; library.py says that it came with 3.6"
     )
 
 
@@ -293,13 +293,13 @@ def test_enumerator_of_a_later_version_may_be_missing(tmp_path: Path) -> None:
 @needs_compiler
 def test_enumerator_present_before_the_table_says(tmp_path: Path) -> None:
     (problem,) = run_check(tmp_path, since={"TOY_GRU": (3, 6)}).problems
-    assert problem.endswith("TOY_GRU is declared by toy 3.5; symbols.py says that it came with 3.6")
+    assert problem.endswith("TOY_GRU is declared by toy 3.5; library.py says that it came with 3.6")
 
 
 @needs_compiler
 def test_table_naming_an_unknown_function(tmp_path: Path) -> None:
     (problem,) = run_check(tmp_path, since={"toyGone": (3, 0)}).problems
-    assert problem == "symbols.py: toyGone is not a function or enumerator of the C text"
+    assert problem == "library.py: toyGone is not a function or enumerator of the C text"
 
 
 @needs_compiler

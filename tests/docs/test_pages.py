@@ -17,8 +17,8 @@ import verification
 from conformance import CUDNN, MIOPEN, VULKAN
 
 import dnnffi
-from dnnffi.backends.cudnn import conv_limits as cudnn
-from dnnffi.backends.miopen import conv_limits as miopen
+from dnnffi.backends.cudnn import limits as cudnn
+from dnnffi.backends.miopen import limits as miopen
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.limits import Limit
 from dnnffi.bench.summary import is_compared

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.execution.remembered import KnownCalls
 
 
 class Plan:

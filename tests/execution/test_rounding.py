@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dnnffi import testing
 from dnnffi.convolution.reference import ReferenceConvPlan
-from dnnffi.execution.rounding import inexact
+from dnnffi.execution.comparison import inexact
 from dnnffi.rnn.reference import ReferenceRNNPlan
 
 seeds = st.integers(0, 2**32 - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnffi.execution.tolerance import ROUNDOFFS, TOLERANCES
+from dnnffi.execution.comparison import ROUNDOFFS, TOLERANCES
 
 
 def test_a_tolerance_is_many_roundings_and_a_small_part():

@@ -29,7 +29,7 @@ from gfx1100.convolutions import (
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.backends.miopen.conv_limits import FUSION
+from dnnffi.backends.miopen.limits import FUSION
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.convolution.executor_plan import ExecutorConvPlan

@@ -20,8 +20,8 @@ import pytest
 
 import dnnffi
 from dnnffi import wheels
+from dnnffi.backends.cudnn import library
 from dnnffi.backends.cudnn import library as cudnn
-from dnnffi.backends.cudnn import status
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.errors import CudnnError, LibraryNotFoundError, UnsupportedError
 from dnnffi.importing import import_lock
@@ -397,7 +397,7 @@ def test_an_unsupported_error_has_the_librarys_message():
 
 
 def test_a_message_that_is_not_utf_8_can_be_read():
-    assert status.last_error(fake_cudnn(message=b"caf\xe9")) == "caf�"
+    assert library.last_error(fake_cudnn(message=b"caf\xe9")) == "caf�"
 
 
 # How libcudnn is found

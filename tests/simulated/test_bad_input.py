@@ -11,7 +11,7 @@ import pytest
 from buffers import NAMES, SHARED
 
 import dnnffi
-from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.cudnn.rnn_candidates import Generator
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.dropout import Generator as OwnGenerator
 from dnnffi.backends.vendor.handle import current_launch

@@ -14,7 +14,7 @@ from stress.points import at_point, points_of
 from stress.user_arrays import UserArray
 
 import dnnffi
-from dnnffi.backends.cudnn.dropout import Generator
+from dnnffi.backends.cudnn.rnn_candidates import Generator
 from dnnffi.backends.vendor.handle import current_launch
 from dnnffi.device.external import device_array
 from dnnffi.errors import CaptureError, ContextError

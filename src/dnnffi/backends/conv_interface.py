@@ -91,7 +91,7 @@ def _is_int32(value: object) -> bool:
 
 
 Recipes = PlanCache[Any]
-"""What makes the executors of a layer for further sizes, by choice; a source fills and reads it."""
+"""The makers of executors of a layer for further sizes, by choice; a source fills and reads it."""
 
 
 class ConvExecutor(Protocol):

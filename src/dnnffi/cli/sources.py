@@ -31,7 +31,7 @@ PARTS = {
     "cublas": ("backends/cublas/*",),
     "cudnn-conv": ("backends/cudnn/conv_*", "backends/cudnn/graph/*"),
     "cudnn-rnn": (
-        *("backends/cudnn/rnn_*", "backends/cudnn/algorithm.py", "backends/cudnn/dropout.py"),
+        *("backends/cudnn/rnn_*", "backends/cudnn/algorithm.py"),
         *("backends/cudnn/layout.py", "backends/cudnn/descriptors/*"),
     ),
     "cudnn": ("backends/cudnn/*",),

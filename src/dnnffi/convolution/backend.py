@@ -16,7 +16,7 @@ from dnnffi.device.arrays import device_of
 from dnnffi.device.interface import Array, Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import PlanCache
-from dnnffi.execution.known_calls import KnownCalls
+from dnnffi.execution.remembered import KnownCalls
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import ConvProblem
 

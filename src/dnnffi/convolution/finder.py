@@ -55,7 +55,7 @@ class ExecutorFinder(ABC, Generic[E]):
         """Return the executors for the calling thread."""
 
     def first(self, executors: E) -> ChosenExecutor:
-        """Return the executor that is to run; raise an error where there is none."""
+        """Return the executor that is to run. Raises the error of `ConvExecutors.nothing`."""
         executor = next(executors, None)
         if executor is None:
             raise executors.nothing()

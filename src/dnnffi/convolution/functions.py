@@ -18,16 +18,15 @@ from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
-from dnnffi.convolution import validate
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference import ReferenceConvPlan, check_conv
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, conversion, is_external, kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.external.host import external_array
 from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray, ArrayT
-from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.execution.embedding import (
     Embedding,
     embeds,
@@ -463,7 +462,7 @@ def run(
         else:
             result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
-        validate.check_conv(plan.problem, arrays, result)
+        check_conv(plan.problem, arrays, result)
     return result
 
 
@@ -479,7 +478,7 @@ def _run_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) ->
             calls.add(signature, plan)
     result = plan.run(*arrays)
     if options.validate and plan.problem.batch:
-        validate.check_conv(plan.problem, arrays, result)
+        check_conv(plan.problem, arrays, result)
     return result
 
 

@@ -1,15 +1,20 @@
-"""Plans of convolutions without a library: the reference, and zeros for an empty batch."""
+"""Plans of convolutions without a library: the reference, and zeros for an empty batch.
+
+`check_conv` implements ``options={"validate": True}``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, cast
 
 from dnnffi.backends.conv_interface import ConvProblemPlan
 from dnnffi.device.arrays import array_module, in_layout, is_external
 from dnnffi.device.interface import AnyArray, Memory, MemoryWithGraphs
+from dnnffi.execution.comparison import compare
 from dnnffi.reference import conv as reference
-from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, ConvProblem
+from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, RESULTS, ConvProblem
 
 
 class EmptyConvPlan(ConvProblemPlan):
@@ -69,3 +74,9 @@ class ReferenceConvPlan(ConvProblemPlan):
             dy, x = arrays
             result = reference.backward_weights(spec, dy, x)
         return in_layout(result, channels_last=problem.channels_last)
+
+
+def check_conv(problem: ConvProblem, arrays: Sequence[AnyArray | None], result: AnyArray) -> None:
+    """Raise `ValidationError` where the result of a convolution differs from the reference's."""
+    plan, name = ReferenceConvPlan(problem), RESULTS[problem.operation]
+    compare(problem, {name: result}, lambda *arrays: {name: plan.run(*arrays)}, arrays)

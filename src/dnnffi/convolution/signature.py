@@ -7,7 +7,7 @@ from typing import Any
 from numpy import ndarray
 
 from dnnffi.backends.conv_interface import MISALIGNED
-from dnnffi.execution.known_calls import Signature
+from dnnffi.execution.remembered import Signature
 from dnnffi.spec.conv_options import ConvOptions
 
 Asked = tuple[Any, ...]

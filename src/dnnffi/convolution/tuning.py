@@ -21,6 +21,7 @@ from dnnffi.backends.conv_interface import (
 )
 from dnnffi.device.arrays import is_external
 from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
+from dnnffi.execution.comparison import tolerance
 from dnnffi.execution.measure import (
     FAILURES,
     HOPELESS,
@@ -30,7 +31,6 @@ from dnnffi.execution.measure import (
     median_time,
     sample,
 )
-from dnnffi.execution.tolerance import tolerance
 from dnnffi.execution.tuner import MAX_CHECKED
 from dnnffi.spec.conv_problem import ConvProblem
 

@@ -16,7 +16,7 @@ from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.array import array_over as external_array_over
 from dnnffi.device.external.host import bfloat16_array, host_array
 from dnnffi.device.interface import AnyArray
-from dnnffi.device.tracked import detached
+from dnnffi.device.torch_tensors import detached
 from dnnffi.spec.checks import is_peculiar
 
 

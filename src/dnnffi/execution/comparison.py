@@ -5,7 +5,7 @@ That is far more than rounding makes of most arrays, but an array of few element
 whole: a sum that cancels, the gradient of a unit that is saturated. And a unit near the corner of a
 ReLU may be on for the one and off for the other. So where a result is beyond the tolerance, the
 reference is computed again and again with each operation as inexact as the dtype
-(`dnnffi.execution.rounding`), and the result may be off by twice what rounding was seen to do. Of
+(`dnnffi.execution.comparison`), and the result may be off by twice what rounding was seen to do. Of
 12,500 networks of one to eight hidden units on cuDNN (H200), 172 had such arrays, 464 in all, and
 none was off by more than 1.2 times that.
 """
@@ -21,8 +21,6 @@ from numpy.random import default_rng
 from dnnffi.device.arrays import array_module, doubled, to_host
 from dnnffi.device.interface import AnyArray
 from dnnffi.errors import ValidationError
-from dnnffi.execution.rounding import inexact
-from dnnffi.execution.tolerance import roundoff, tolerance
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
@@ -96,3 +94,69 @@ def relative_deviation(found: AnyArray, expected: AnyArray) -> float:
     scale = float(xp.max(xp.where(finite, xp.abs(expected), 0)))
     difference = float(xp.max(xp.where(finite, xp.abs(found - xp.where(finite, expected, 0)), 0)))
     return difference / max(scale, smallest)
+
+
+TOLERANCES = {
+    ("float16", "default"): 2e-2,
+    ("bfloat16", "default"): 1e-1,
+    ("float32", "default"): 1e-2,
+    ("float32", "strict"): 1e-4,
+    ("float64", "default"): 1e-9,
+}
+"""Largest deviation that the dtype explains, relative to the reference's largest magnitude.
+float32 has ten bits of mantissa in TF32 products, which "strict" forbids."""
+
+ROUNDOFFS = {
+    ("float16", "default"): 2.0**-11,
+    ("bfloat16", "default"): 2.0**-8,
+    ("float32", "default"): 2.0**-11,
+    ("float32", "strict"): 2.0**-24,
+    ("float64", "default"): 2.0**-53,
+}
+"""Largest relative error of a number that is rounded: the unit roundoff, of float32 in TF32."""
+
+
+def tolerance(problem: RNNProblem | ConvProblem) -> float:
+    """Return the tolerance for a problem's dtype and math."""
+    return _of(TOLERANCES, problem)
+
+
+def roundoff(problem: RNNProblem | ConvProblem) -> float:
+    """Return the unit roundoff for a problem's dtype and math."""
+    return _of(ROUNDOFFS, problem)
+
+
+def _of(table: dict[tuple[str, str], float], problem: RNNProblem | ConvProblem) -> float:
+    dtype, math = problem.spec.dtype, problem.options.math
+    return table.get((dtype, math), table[dtype, "default"])
+
+
+_HostArray = np.ndarray[Any, Any]
+
+
+def inexact(roundoff: float, random: np.random.Generator) -> Callable[[_HostArray], _HostArray]:
+    """Return a function that adds drawn rounding errors to float64 arrays.
+
+    The array has relative errors of up to ``roundoff``, and so has each result of NumPy's
+    operations on it. Functions that put elements into a new array, such as ``stack`` and ``where``,
+    return a plain array, with the errors that its elements had.
+    """
+
+    def erring(array: _HostArray) -> _HostArray:
+        return array * (1 + random.uniform(-roundoff, roundoff, array.shape))
+
+    class Inexact(np.ndarray[Any, Any]):
+        def __array_ufunc__(
+            self, ufunc: np.ufunc, method: Any, *operands: Any, **keywords: Any
+        ) -> Any:
+            (out,) = keywords.pop("out", (None,))
+            plain = (a.view(np.ndarray) if isinstance(a, Inexact) else a for a in operands)
+            result = getattr(ufunc, method)(*plain, **keywords)
+            if isinstance(result, np.ndarray) and result.dtype == np.float64:
+                result = erring(result).view(Inexact)
+            if out is None:
+                return result
+            out[...] = result
+            return out.view(Inexact)  # ``a += b`` takes what is returned, and errs from then on
+
+    return lambda array: erring(array).view(Inexact)

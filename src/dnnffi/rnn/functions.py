@@ -16,7 +16,7 @@ from dnnffi.device.external.array import device_array, known_array
 from dnnffi.device.external.host import HOST, allocated_copy, external_array
 from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray, ArrayT
-from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, not_picklable
 from dnnffi.execution.embedding import (

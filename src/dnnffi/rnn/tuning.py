@@ -26,9 +26,9 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
+from dnnffi.execution.comparison import tolerance
 from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
 from dnnffi.execution.store import checked_time
-from dnnffi.execution.tolerance import tolerance
 from dnnffi.execution.tuner import MAX_CHECKED, Tuner
 from dnnffi.log import log_measurement, logger
 from dnnffi.rnn.candidates import CandidateSet

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dnnffi.convolution import functions as core
-from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
+from dnnffi.device.torch_tensors import check_not_traced, is_compiling, uncompiled
 from dnnffi.execution.embedding import embeds
 from dnnffi.spec.conv import Padding
 from dnnffi.spec.conv_options import ConvOptionsDict

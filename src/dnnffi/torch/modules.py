@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn.utils.rnn import PackedSequence
 
-from dnnffi.device.torch_modes import is_compiling, uncompiled
+from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.spec.names import Integers
 from dnnffi.torch.network import RNNKeywords, autocast_dtype, run

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from dnnffi.device.torch_modes import check_not_traced, is_compiling, uncompiled
+from dnnffi.device.torch_tensors import check_not_traced, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds

@@ -19,7 +19,7 @@ from dnnffi.device.arrays import instead_of
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.use import TrustedAllocator
-from dnnffi.device.tracked import detached
+from dnnffi.device.torch_tensors import detached
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.names import DType
 

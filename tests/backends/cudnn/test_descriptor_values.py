@@ -25,7 +25,7 @@ from dnnffi.backends.cudnn.descriptors import (
     TensorDescriptor,
     TensorInfo,
 )
-from dnnffi.backends.cudnn.types import (
+from dnnffi.backends.cudnn.library import (
     ALGORITHMS,
     BIAS_MODES,
     DATA_TYPES,

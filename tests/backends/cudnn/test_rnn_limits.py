@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnffi.backends.cudnn.rnn_limits import LIMITS
+from dnnffi.backends.cudnn.limits import RNN_LIMITS
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
@@ -18,7 +18,7 @@ def check(dtype, version):
     library = SimpleNamespace(
         version=version, unsupported=lambda limit: UnsupportedError("cuDNN", "", limit)
     )
-    check_limits(LIMITS, RNNProblem.dense(spec, steps=1, batch=1), library)
+    check_limits(RNN_LIMITS, RNNProblem.dense(spec, steps=1, batch=1), library)
 
 
 def test_bfloat16_is_refused_before_9_13():

@@ -7,8 +7,8 @@ from math import prod
 import pytest
 from conformance_conv import cells, refusal
 
-from dnnffi.backends.miopen.bias import MiopenBiasGradient
 from dnnffi.backends.miopen.conv_executor import MiopenConvolution
+from dnnffi.backends.miopen.conv_source import MiopenBiasGradient
 from dnnffi.backends.vendor.descriptors.checks import INT32_MAX
 from dnnffi.errors import UnsupportedError
 

@@ -18,7 +18,7 @@ from dnnffi.backends.miopen.descriptors import (
     ConvolutionInfo,
     TensorDescriptor,
 )
-from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
+from dnnffi.backends.miopen.library import CONVOLUTION_MODES, FIND_MODES
 from dnnffi.errors import MiopenError
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_problem import OPERATIONS, ConvProblem

@@ -28,8 +28,15 @@ from dnnffi.backends.miopen.descriptors import (
     TensorInfo,
     states_size,
 )
-from dnnffi.backends.miopen.library import Library, using
-from dnnffi.backends.miopen.types import ALGORITHMS, DATA_TYPES, LAYOUTS, MODES, RNN_DATA_TYPES
+from dnnffi.backends.miopen.library import (
+    ALGORITHMS,
+    DATA_TYPES,
+    LAYOUTS,
+    MODES,
+    RNN_DATA_TYPES,
+    Library,
+    using,
+)
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.interface import StreamAt
 from dnnffi.errors import MiopenError

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dnnffi import testing, weight_layout
 from dnnffi.backends.miopen.descriptors import RNNDescriptor, RNNInfo
 from dnnffi.backends.miopen.layout import weight_parameters, weight_space_size
-from dnnffi.backends.miopen.types import ALGORITHMS, RNN_DATA_TYPES
+from dnnffi.backends.miopen.library import ALGORITHMS, RNN_DATA_TYPES
 from dnnffi.spec.checks import ITEM_SIZES
 
 networks = testing.specs(dtypes=list(RNN_DATA_TYPES), max_size=300, max_layers=5, projection=False)

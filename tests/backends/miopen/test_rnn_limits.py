@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dnnffi.backends.miopen.rnn_limits import LIMITS
+from dnnffi.backends.miopen.limits import RNN_LIMITS
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
@@ -22,7 +22,7 @@ def limit_told(problem, version=(3, 5, 1)):
         version=version, unsupported=lambda limit: UnsupportedError("miopen", "", limit)
     )
     try:
-        check_limits(LIMITS, problem, library)
+        check_limits(RNN_LIMITS, problem, library)
     except UnsupportedError as error:
         return error.limit
     return ""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from dnnffi import wheels
 from dnnffi.backends.cublas._cdef import ffi
-from dnnffi.backends.cublas.symbols import SINCE
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device.interface import Memory
 from dnnffi.errors import CublasError, UnsupportedError
@@ -40,7 +39,6 @@ class Library(VendorLibrary):
     vendor = "cuBLAS"
     oldest = OLDEST
     install = INSTALL
-    since = SINCE
     kind = "cuda"
     ffi = ffi
     prefix = "cublasLt"

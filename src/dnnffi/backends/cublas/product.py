@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dnnffi.backends.cublas._cdef import ffi
 from dnnffi.backends.cublas.handle import handle_of
 from dnnffi.backends.cublas.library import Library
-from dnnffi.backends.vendor.enumerators import named
+from dnnffi.backends.vendor.library import named
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch
 from dnnffi.errors import CublasError, UnsupportedError

@@ -27,7 +27,6 @@ from dnnffi.backends.conv_interface import (
     TunableExecutors,
     TunableSource,
 )
-from dnnffi.backends.cudnn.conv_limits import LIMITS
 from dnnffi.backends.cudnn.graph.build import UIDS, ConvolutionGraph, graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig
 from dnnffi.backends.cudnn.graph.execution import VariantPacks, execute
@@ -45,6 +44,7 @@ from dnnffi.backends.cudnn.graph.plans import (
 )
 from dnnffi.backends.cudnn.graph.recipe import PlanRecipe
 from dnnffi.backends.cudnn.library import Library
+from dnnffi.backends.cudnn.limits import CONV_LIMITS
 from dnnffi.backends.own.bias import MAX_POSITIONS, bias_gradient, can_sum
 from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
@@ -229,7 +229,7 @@ class EngineExecutors(TunableExecutors):
         if limit is not None and self._image is not None:
             limit -= self._image.padded_bytes + WORKSPACE_ALIGNMENT
         self._allowed = Allowed(options.math, options.deterministic, limit)
-        check_limits(LIMITS, problem, library)
+        check_limits(CONV_LIMITS, problem, library)
         self.refused: list[Refusal] = []
         self._executors = self._all()
 

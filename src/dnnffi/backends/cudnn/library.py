@@ -1,15 +1,39 @@
-"""libcudnn: where it is found, its version, which functions it has, its status codes."""
+"""libcudnn: where it is found, its version, which functions it has, status codes, enumerators."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.cudnn.status import last_error
-from dnnffi.backends.cudnn.symbols import SINCE
-from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
+from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary, named
 from dnnffi.errors import CudnnError
 from dnnffi.runtime import loader
+
+SINCE: Final[dict[str, tuple[int, int]]] = {
+    "CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY": (9, 15),
+    "CUDNN_BEHAVIOR_NOTE_SUPPORTS_CUDA_GRAPH_NATIVE_API": (9, 5),
+    "CUDNN_KNOB_TYPE_CTA_COUNT": (9, 7),
+    "CUDNN_KNOB_TYPE_INPUT_TMA_ENABLE": (9, 22),
+    "CUDNN_KNOB_TYPE_OUTPUT_TMA_ENABLE": (9, 22),
+    "CUDNN_KNOB_TYPE_SPLIT_P_SLC": (9, 7),
+    "CUDNN_KNOB_TYPE_STREAM_K": (9, 7),
+    "CUDNN_KNOB_TYPE_SWAP_AB": (9, 18),
+    "CUDNN_KNOB_TYPE_TILE_M": (9, 7),
+    "CUDNN_KNOB_TYPE_TILE_N": (9, 7),
+    "CUDNN_KNOB_TYPE_WARP_SPEC_CFG": (9, 7),
+    "CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP": (9, 1),
+    "cudnnGetLastErrorString": (9, 0),
+    "cudnnRNNGetClip_v9": (9, 0),
+    "cudnnRNNSetClip_v9": (9, 0),
+}
+"""The version, as (major, minor), with which a name came that older supported ones lack.
+
+``bindings/check_headers.py`` compares it with the real headers. For enumerators it is the version
+that the header of 9.28 states.
+"""
+
 
 OLDEST = (8, 9, 7)
 """The oldest version supported: the first whose headers are checked, and from 8.9 on
@@ -93,3 +117,57 @@ PLACES = (
 )
 
 _process = LibraryOfProcess(Library, ffi, "cudnnGetVersion", PLACES)
+
+
+_MESSAGE_SIZE = 1024
+
+
+def last_error(library: Any) -> str:
+    """Return the message of the library's last error (``cudnnGetLastErrorString``, from 9.0)."""
+    if not loader.has_symbol(library.lib, "cudnnGetLastErrorString"):
+        return ""
+    message = ffi.new("char[]", _MESSAGE_SIZE)
+    library.lib.cudnnGetLastErrorString(message, _MESSAGE_SIZE)
+    raw: bytes = ffi.string(message)
+    return raw.decode(errors="replace").strip()
+
+
+_named = partial(named, ffi)
+
+DATA_TYPES = _named(
+    float32="CUDNN_DATA_FLOAT",
+    float64="CUDNN_DATA_DOUBLE",
+    float16="CUDNN_DATA_HALF",
+    bfloat16="CUDNN_DATA_BFLOAT16",
+)
+MODES = _named(
+    rnn_relu="CUDNN_RNN_RELU",
+    rnn_tanh="CUDNN_RNN_TANH",
+    lstm="CUDNN_LSTM",
+    gru="CUDNN_GRU",
+)
+ALGORITHMS = _named(
+    standard="CUDNN_RNN_ALGO_STANDARD",
+    persist_static="CUDNN_RNN_ALGO_PERSIST_STATIC",
+    persist_dynamic="CUDNN_RNN_ALGO_PERSIST_DYNAMIC",
+    persist_static_small_h="CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H",
+)
+MATH_TYPES = _named(
+    default="CUDNN_DEFAULT_MATH",
+    tensor_op="CUDNN_TENSOR_OP_MATH",
+    allow_conversion="CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION",
+    fma="CUDNN_FMA_MATH",
+)
+LAYOUTS = _named(
+    sequence_major="CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED",
+    packed="CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED",
+    batch_major="CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED",
+)
+BIAS_MODES = _named(
+    none="CUDNN_RNN_NO_BIAS",
+    single_input="CUDNN_RNN_SINGLE_INP_BIAS",
+    double="CUDNN_RNN_DOUBLE_BIAS",
+    single_recurrent="CUDNN_RNN_SINGLE_REC_BIAS",
+)
+FORMATS = _named(NCHW="CUDNN_TENSOR_NCHW", NHWC="CUDNN_TENSOR_NHWC")
+NAN_MODES = _named(propagate="CUDNN_PROPAGATE_NAN", clip="CUDNN_NOT_PROPAGATE_NAN")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.cudnn import conv_limits, library, rnn_limits
+from dnnffi.backends.cudnn import library, limits
 from dnnffi.backends.cudnn.conv_executor import CudnnConvolutions
 from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
@@ -18,8 +18,8 @@ CUDNN = Backend(
     candidates=lambda library: (CudnnCandidates(library), OwnCandidates(library.memory)),
     convolutions=CudnnConvolutions,
     tunes=True,
-    rnn_limits=rnn_limits.LIMITS,
-    conv_limits=conv_limits.LIMITS,
+    rnn_limits=limits.RNN_LIMITS,
+    conv_limits=limits.CONV_LIMITS,
     fusion_limits=(),
     bias_gradient_limits=(),
 )

@@ -6,8 +6,7 @@ from typing import Any
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnnffi.backends.miopen.library import Library
-from dnnffi.backends.miopen.types import RELU
+from dnnffi.backends.miopen.library import RELU, Library
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.interface import Launch

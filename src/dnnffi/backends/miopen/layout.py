@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors import RNNDescriptor, TensorDescriptor
-from dnnffi.backends.miopen.types import DATA_TYPES
+from dnnffi.backends.miopen.library import DATA_TYPES
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Parameter

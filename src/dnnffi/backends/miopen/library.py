@@ -1,16 +1,15 @@
-"""libMIOpen: where it is found, its version, its status codes."""
+"""libMIOpen: where it is found, its version, its status codes, its enumerators."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from dnnffi.backends.miopen._cdef import ffi
-from dnnffi.backends.miopen.status import NOT_IMPLEMENTED, UNSUPPORTED, meaning
-from dnnffi.backends.miopen.symbols import SINCE
-from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
+from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary, named
 from dnnffi.errors import MiopenError
 from dnnffi.runtime import loader
 
@@ -34,7 +33,6 @@ class Library(VendorLibrary):
     vendor = "MIOpen"
     oldest = OLDEST
     install = INSTALL
-    since = SINCE
     kind = "rocm"
     ffi = ffi
     prefix = "miopen"
@@ -97,3 +95,85 @@ PLACES = (
 )
 
 _process = LibraryOfProcess(Library, ffi, "miopenGetVersion", PLACES)
+
+
+BAD_PARAMETER: int = ffi.integer_const("miopenStatusBadParm")
+INTERNAL_ERROR: int = ffi.integer_const("miopenStatusInternalError")
+NOT_IMPLEMENTED: int = ffi.integer_const("miopenStatusNotImplemented")
+UNKNOWN_ERROR: int = ffi.integer_const("miopenStatusUnknownError")
+UNSUPPORTED: int = ffi.integer_const("miopenStatusUnsupportedOp")
+
+_LOG = "MIOpen writes the reason to standard error"
+
+MEANINGS = {
+    BAD_PARAMETER: f"an argument is one that MIOpen refuses, such as a size of 0 or a data type "
+    f"that it has not; {_LOG}",
+    INTERNAL_ERROR: f"a failure inside MIOpen, after it took the arguments; {_LOG}",
+    UNKNOWN_ERROR: f"an error that MIOpen gives no name: seen for a workspace or reserve space "
+    f"that is too small and for a kernel that could not be launched; {_LOG}",
+}
+"""Meanings of the statuses whose names say little. The examples were seen on 3.4.0."""
+
+
+def meaning(status: int) -> str:
+    """Return the meaning of a status whose name says little; else an empty string."""
+    return MEANINGS.get(status, "")
+
+
+_named = partial(named, ffi)
+
+DATA_TYPES = _named(
+    float32="miopenFloat",
+    float64="miopenDouble",
+    float16="miopenHalf",
+    bfloat16="miopenBFloat16",
+)
+RNN_DATA_TYPES = {name: DATA_TYPES[name] for name in ("float16", "float32")}
+"""The data types of which MIOpen has RNNs: ``miopenSetRNNDescriptor`` refuses the others."""
+MODES = _named(
+    rnn_relu="miopenRNNRELU",
+    rnn_tanh="miopenRNNTANH",
+    lstm="miopenLSTM",
+    gru="miopenGRU",
+)
+ALGORITHMS = _named(
+    default="miopenRNNdefault",
+    fundamental="miopenRNNfundamental",
+    rounded_dynamic="miopenRNNroundedDynamic",
+)
+LAYOUTS = _named(
+    sequence_major="miopenRNNDataSeqMajorPadded",
+    packed="miopenRNNDataSeqMajorNotPadded",
+    batch_major="miopenRNNDataBatchMajorPadded",
+)
+CONVOLUTION_MODES = _named(convolution="miopenConvolution", transpose="miopenTranspose")
+"""Two more, for groups, are deprecated: the library takes them for "convolution" (3.4.0)."""
+FIND_MODES = _named(
+    normal="miopenConvolutionFindModeNormal",
+    fast="miopenConvolutionFindModeFast",
+    hybrid="miopenConvolutionFindModeHybrid",
+    dynamic_hybrid="miopenConvolutionFindModeDynamicHybrid",
+)
+CONVOLUTION_ALGORITHMS = _named(
+    gemm="miopenConvolutionAlgoGEMM",
+    direct="miopenConvolutionAlgoDirect",
+    fft="miopenConvolutionAlgoFFT",
+    winograd="miopenConvolutionAlgoWinograd",
+    implicit_gemm="miopenConvolutionAlgoImplicitGEMM",
+)
+ACTIVATIONS = _named(
+    identity="miopenActivationPASTHRU",
+    logistic="miopenActivationLOGISTIC",
+    tanh="miopenActivationTANH",
+    relu="miopenActivationRELU",
+    soft_relu="miopenActivationSOFTRELU",
+    abs="miopenActivationABS",
+    power="miopenActivationPOWER",
+    clipped_relu="miopenActivationCLIPPEDRELU",
+    leaky_relu="miopenActivationLEAKYRELU",
+    elu="miopenActivationELU",
+)
+RELU = ACTIVATIONS["relu"]
+CONVOLUTION_DATA_TYPES = {name: DATA_TYPES[name] for name in ("float16", "bfloat16", "float32")}
+"""The data types of which MIOpen has convolutions: it lists solutions in double, and none runs
+(3.4.0)."""

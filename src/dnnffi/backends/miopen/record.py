@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.miopen import conv_limits, library, rnn_limits
-from dnnffi.backends.miopen.conv_executor import MiopenConvolutions
+from dnnffi.backends.miopen import library, limits
+from dnnffi.backends.miopen.conv_source import MiopenConvolutions
 from dnnffi.backends.miopen.dropout import Generator
 from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
 from dnnffi.backends.vendor.rnn_candidates import VendorCandidates
@@ -17,11 +17,11 @@ MIOPEN = Backend(
     load=library.load,
     loaded=library.loaded,
     candidates=lambda library: (
-        VendorCandidates("miopen", MiopenRNNExecutor, Generator, library, rnn_limits.LIMITS),
+        VendorCandidates("miopen", MiopenRNNExecutor, Generator, library, limits.RNN_LIMITS),
     ),
     convolutions=MiopenConvolutions,
-    rnn_limits=rnn_limits.LIMITS,
-    conv_limits=conv_limits.LIMITS,
-    fusion_limits=conv_limits.FUSION,
-    bias_gradient_limits=conv_limits.BIAS_GRADIENT,
+    rnn_limits=limits.RNN_LIMITS,
+    conv_limits=limits.CONV_LIMITS,
+    fusion_limits=limits.FUSION,
+    bias_gradient_limits=limits.BIAS_GRADIENT,
 )

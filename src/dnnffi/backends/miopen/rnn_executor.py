@@ -9,7 +9,7 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.calls import Calls, SequenceCalls, StepCalls, aligned
 from dnnffi.backends.miopen.descriptors import RNNDescriptor, RNNInfo, TensorDescriptor
 from dnnffi.backends.miopen.layout import weight_space_size
-from dnnffi.backends.miopen.rnn_limits import BIASED_ROWS_MENDED, MAX_BIASED_ROWS
+from dnnffi.backends.miopen.limits import BIASED_ROWS_MENDED, MAX_BIASED_ROWS
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,

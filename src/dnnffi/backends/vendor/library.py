@@ -1,4 +1,4 @@
-"""An open library of a vendor: its functions, and its statuses as exceptions."""
+"""An open library of a vendor: its functions, its statuses as exceptions, enumerators by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class VendorLibrary(ABC):
     vendor: ClassVar[str]
     oldest: ClassVar[tuple[int, int, int]]
     install: ClassVar[str]
-    since: ClassVar[Mapping[str, tuple[int, int]]]
+    since: ClassVar[Mapping[str, tuple[int, int]]] = {}
     kind: ClassVar[str]  # of the memory that it computes on, "cuda" or "rocm"
     ffi: ClassVar[Any]
     prefix: ClassVar[str]  # of the names of its functions
@@ -162,3 +162,21 @@ class LibraryOfProcess(Generic[L]):
             yield library
         finally:
             self.current = before
+
+
+def constants(ffi: Any, type_name: str) -> dict[str, int]:
+    """Return the enumerators of a C type by name."""
+    return {name: value for value, name in ffi.typeof(type_name).elements.items()}
+
+
+def named(ffi: Any, **names: str) -> dict[str, int]:
+    """Return enumerators by the names that dnnffi gives them."""
+    return {name: ffi.integer_const(enumerator) for name, enumerator in names.items()}
+
+
+def name_of(names: Mapping[str, int], value: int) -> str:
+    """Return the name of an enumerator's value, or the number in words if it has none here."""
+    for name, known in names.items():
+        if known == value:
+            return name
+    return f"unknown ({value})"

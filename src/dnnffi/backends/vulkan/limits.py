@@ -8,7 +8,7 @@ from dnnffi.spec.problem import RNNProblem
 
 DTYPES = ("float16", "float32")
 
-LIMITS: Limits[RNNProblem] = (
+RNN_LIMITS: Limits[RNNProblem] = (
     DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.training,

@@ -7,7 +7,7 @@ from typing import Any
 
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.vulkan.device import adapters, open_device
-from dnnffi.backends.vulkan.limits import CONV_LIMITS, LIMITS
+from dnnffi.backends.vulkan.limits import CONV_LIMITS, RNN_LIMITS
 from dnnffi.backends.vulkan.network import VulkanNetwork
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -28,6 +28,6 @@ VULKAN = Backend(
     by_name=True,
     pack=pack,
     adapters=adapters,
-    rnn_limits=LIMITS,
+    rnn_limits=RNN_LIMITS,
     conv_limits=CONV_LIMITS,
 )

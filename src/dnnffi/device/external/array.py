@@ -14,7 +14,7 @@ import numpy as np
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.known import is_tensor, read_known
 from dnnffi.device.external.use import TrustedAllocator, current_stream, thread
-from dnnffi.device.tracked import detached
+from dnnffi.device.torch_tensors import detached
 from dnnffi.errors import not_picklable
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_process
 from dnnffi.spec.checks import check_integer

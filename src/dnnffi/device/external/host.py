@@ -23,7 +23,7 @@ from dnnffi.device.external.array import (
     read_interface,
 )
 from dnnffi.device.external.use import current_allocator, current_stream
-from dnnffi.device.tracked import detached
+from dnnffi.device.torch_tensors import detached
 from dnnffi.spec.checks import is_peculiar
 
 HOST = "host"

@@ -33,7 +33,7 @@ from dnnffi.backends.cudnn.graph.types import (
     KNOBS,
     NUMERICAL_NOTES,
 )
-from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.cudnn.library import DATA_TYPES
 from dnnffi.errors import CudnnError, UnsupportedError
 from dnnffi.spec.layouts import contiguous_strides
 

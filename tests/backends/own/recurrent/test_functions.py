@@ -289,7 +289,7 @@ def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(simulat
 
 
 def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypatch):
-    monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
+    monkeypatch.setattr("dnnffi.backends.cudnn.limits.MAX_STEPS", 4)
     rng = np.random.default_rng(0)
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
     host_weights = dnnffi.RNNWeights.random(spec, rng)
@@ -305,7 +305,7 @@ def test_more_steps_than_the_library_takes_run_by_the_kernels(emulated, monkeypa
 
 
 def test_what_nobody_takes_is_refused_with_the_limit_of_the_library(emulated, monkeypatch):
-    monkeypatch.setattr("dnnffi.backends.cudnn.rnn_limits.MAX_STEPS", 4)
+    monkeypatch.setattr("dnnffi.backends.cudnn.limits.MAX_STEPS", 4)
     spec = RNNSpec(mode="gru", input_size=3, hidden_size=10, dtype="float64")
     flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
     weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")

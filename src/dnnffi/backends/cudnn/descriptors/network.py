@@ -7,17 +7,17 @@ from typing import NamedTuple
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
 from dnnffi.backends.cudnn.descriptors.dropout import DropoutDescriptor
-from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import (
+from dnnffi.backends.cudnn.library import (
     ALGORITHMS,
     BIAS_MODES,
     DATA_TYPES,
     MATH_TYPES,
     MODES,
     NAN_MODES,
+    Library,
 )
 from dnnffi.backends.vendor.descriptors.checks import data_type
-from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.backends.vendor.library import name_of
 from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix

@@ -6,7 +6,7 @@ from typing import Any
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.types import DATA_TYPES, LAYOUTS
+from dnnffi.backends.cudnn.library import DATA_TYPES, LAYOUTS
 from dnnffi.backends.vendor.descriptors.sequences import RNNDataInfo, SequenceDescriptor
 
 MAX_STEPS = 65535

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.descriptors.base import Descriptor
-from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES, FORMATS
+from dnnffi.backends.cudnn.library import DATA_TYPES, FORMATS, Library
 from dnnffi.backends.vendor.descriptors import tensor
 from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import (
@@ -17,7 +16,7 @@ from dnnffi.backends.vendor.descriptors.tensor import (
     array_layout,
     padded_shape,
 )
-from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.backends.vendor.library import name_of
 from dnnffi.device.interface import Array
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.layouts import is_packed, packed_strides

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
 from dnnffi.backends.cudnn.graph import types
-from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.cudnn.library import DATA_TYPES
 
 
 def _same(value: Any) -> Any:

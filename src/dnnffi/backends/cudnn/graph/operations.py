@@ -20,8 +20,7 @@ from dnnffi.backends.cudnn.graph.attributes import (
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.graph.tensor import Tensor
 from dnnffi.backends.cudnn.graph.types import POINTWISE_MODES
-from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.cudnn.library import DATA_TYPES, Library
 from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.spec.checks import check_choice
 

@@ -13,8 +13,7 @@ from dnnffi.backends.cudnn.graph.attributes import (
     table,
 )
 from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
-from dnnffi.backends.cudnn.library import Library
-from dnnffi.backends.cudnn.types import DATA_TYPES
+from dnnffi.backends.cudnn.library import DATA_TYPES, Library
 from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
 from dnnffi.spec.checks import INT64_MAX, check_range

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from dnnffi.backends.cudnn._cdef import ffi
-from dnnffi.backends.vendor.enumerators import constants, named
+from dnnffi.backends.vendor.library import constants, named
 
 _named = partial(named, ffi)
 

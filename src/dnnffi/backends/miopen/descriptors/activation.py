@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
-from dnnffi.backends.miopen.types import ACTIVATIONS
-from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.miopen.library import ACTIVATIONS
+from dnnffi.backends.vendor.library import VendorLibrary, name_of
 from dnnffi.spec.checks import check_choice, check_number
 
 

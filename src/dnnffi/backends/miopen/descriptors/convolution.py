@@ -8,10 +8,9 @@ from typing import NamedTuple
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.tensor import TensorDescriptor
-from dnnffi.backends.miopen.types import CONVOLUTION_MODES, FIND_MODES
+from dnnffi.backends.miopen.library import CONVOLUTION_MODES, FIND_MODES
 from dnnffi.backends.vendor.descriptors.checks import integers
-from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.library import VendorLibrary, name_of
 from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _DETERMINISTIC = ffi.integer_const("MIOPEN_CONVOLUTION_ATTRIB_DETERMINISTIC")

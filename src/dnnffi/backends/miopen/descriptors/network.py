@@ -7,10 +7,9 @@ from typing import NamedTuple
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
 from dnnffi.backends.miopen.descriptors.dropout import DropoutDescriptor
-from dnnffi.backends.miopen.types import ALGORITHMS, MODES, RNN_DATA_TYPES
+from dnnffi.backends.miopen.library import ALGORITHMS, MODES, RNN_DATA_TYPES
 from dnnffi.backends.vendor.descriptors.checks import data_type
-from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.library import VendorLibrary, name_of
 from dnnffi.spec.checks import check_choice, check_flag, check_range
 
 _LINEAR_INPUT = ffi.integer_const("miopenRNNlinear")  # the first layer has an input matrix

@@ -6,7 +6,7 @@ from typing import Any
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
-from dnnffi.backends.miopen.types import LAYOUTS, RNN_DATA_TYPES
+from dnnffi.backends.miopen.library import LAYOUTS, RNN_DATA_TYPES
 from dnnffi.backends.vendor.descriptors.sequences import SequenceDescriptor
 
 

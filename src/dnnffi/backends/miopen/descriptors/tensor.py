@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.descriptors.base import Descriptor
-from dnnffi.backends.miopen.types import DATA_TYPES
+from dnnffi.backends.miopen.library import DATA_TYPES
 from dnnffi.backends.vendor.descriptors import tensor
 from dnnffi.backends.vendor.descriptors.tensor import TensorInfo
-from dnnffi.backends.vendor.enumerators import name_of
+from dnnffi.backends.vendor.library import name_of
 
 
 class TensorDescriptor(Descriptor, tensor.TensorDescriptor):

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from dnnffi.backends.vendor.descriptors.base import Descriptor
 from dnnffi.backends.vendor.descriptors.checks import data_type
-from dnnffi.backends.vendor.enumerators import name_of
-from dnnffi.backends.vendor.library import VendorLibrary
+from dnnffi.backends.vendor.library import VendorLibrary, name_of
 from dnnffi.spec.checks import check_choice, check_range
 from dnnffi.spec.sequences import check_lengths
 

@@ -1,9 +1,10 @@
-"""Limits of cuDNN's recurrent networks, as data."""
+"""Limits of cuDNN, as data."""
 
 from __future__ import annotations
 
 from dnnffi.backends.cudnn.descriptors.rnn_data import MAX_STEPS
-from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, OUTPUT_PADDING, RESETS, Limit, Limits
+from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
 
@@ -14,7 +15,7 @@ def _uneven(problem: RNNProblem) -> bool:
 BFLOAT16_MENDED = 9, 13, 0
 """The version from which PyTorch uses bfloat16 RNNs (pytorch/pytorch#164411). dnnffi ran 9.19."""
 
-LIMITS: Limits[RNNProblem] = (
+RNN_LIMITS: Limits[RNNProblem] = (
     RESETS,
     DEVICE_LENGTHS,
     Limit(
@@ -33,4 +34,8 @@ LIMITS: Limits[RNNProblem] = (
         mended=BFLOAT16_MENDED,
     ),
 )
-"""Checked before the library is asked. What else an algorithm refuses, only it can tell."""
+"""Checked before the library is asked. What else an algorithm refuses, only cuDNN can tell."""
+
+
+CONV_LIMITS: Limits[ConvProblem] = (OUTPUT_PADDING,)
+"""Checked before the library is asked. Only cuDNN can tell whether it has an engine."""
