@@ -491,7 +491,6 @@ def test_memory_is_that_of_layers_and_classes_however_many_sizes_came(simulator,
     check(simulator, problem_of(KNOWN))
     backend = simulator.conv
     monkeypatch.setattr(backend.plans, "capacity", 16)
-    monkeypatch.setattr(backend.calls, "_most", 16)
     random = np.random.default_rng(0)
     w = simulator.memory.zeros(SPEC.weight_shape).transpose(0, 1, 2, 3)
     left = []

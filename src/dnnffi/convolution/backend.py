@@ -16,7 +16,6 @@ from dnnffi.device.arrays import device_of
 from dnnffi.device.interface import Array, Memory
 from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import PlanCache
-from dnnffi.execution.remembered import KnownCalls
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import ConvProblem
 
@@ -31,8 +30,8 @@ class ConvBackend:
     """Whether arrays of a call with an allocator may have strides; else they are contiguous."""
 
     def __init__(self, memory: Memory | None = None) -> None:
-        self.plans: PlanCache[ConvProblemPlan] = PlanCache(MOST_PLANS)
-        self.calls: KnownCalls[ConvProblemPlan] = KnownCalls()
+        # By problem, and by the signature of a call that has run: two entries each.
+        self.plans: PlanCache[ConvProblemPlan] = PlanCache(2 * MOST_PLANS)
         self._memory = memory
 
     def check_device(self, device: int | None) -> Any:
@@ -44,7 +43,6 @@ class ConvBackend:
     def clear(self) -> None:
         """Forget plans and what was measured."""
         self.plans.clear()
-        self.calls.clear()
 
     def device_of(self, name: str, array: Array) -> Any:
         """Return the device that holds ``array``; ``TypeError`` if this backend cannot use it."""

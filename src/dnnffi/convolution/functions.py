@@ -450,15 +450,14 @@ def run(
     if knows is not None:
         signed = sign(asked, checked, arrays, knows.ndarray)
         if signed is not None:
-            known = knows.calls.find(signed[0])
-            plan = None if known is None else known.plan()
+            plan = knows.plans.find(signed[0])
     if plan is not None and signed is not None:
         result = plan.run_at(signed[1])
     else:
         plan, arrays = _checked(asked, checked, arrays, found)
         if knows is not None and signed is not None and plan.takes(arrays):
             result = plan.run_at(signed[1])
-            knows.calls.add(signed[0], plan)
+            knows.plans.add(signed[0], plan)
         else:
             result = plan.run(*arrays)
     if checked.validate and plan.problem.batch:
@@ -468,14 +467,13 @@ def run(
 
 def _run_on_host(asked: Asked, options: ConvOptions, arrays: tuple[Any, ...]) -> AnyArray:
     """`run` on an array of NumPy."""
-    calls = conv_backend.on_host.calls
+    plans = conv_backend.on_host.plans
     signature = sign_on_host(asked, options, arrays)
-    known = None if signature is None else calls.find(signature)
-    plan = None if known is None else known.plan()
+    plan = None if signature is None else plans.find(signature)
     if plan is None:
         plan, arrays = _checked(asked, options, arrays, None)
         if signature is not None and isinstance(plan, ReferenceConvPlan):
-            calls.add(signature, plan)
+            plans.add(signature, plan)
     result = plan.run(*arrays)
     if options.validate and plan.problem.batch:
         check_conv(plan.problem, arrays, result)

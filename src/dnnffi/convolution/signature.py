@@ -7,8 +7,9 @@ from typing import Any
 from numpy import ndarray
 
 from dnnffi.backends.conv_interface import MISALIGNED
-from dnnffi.execution.remembered import Signature
 from dnnffi.spec.conv_options import ConvOptions
+
+Signature = tuple[Any, ...]
 
 Asked = tuple[Any, ...]
 """The arguments of a call besides arrays and options: operation, transposed, the shape that the

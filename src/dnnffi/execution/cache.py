@@ -47,7 +47,7 @@ class Once(Generic[K, T]):
 
 
 class PlanCache(Once[Hashable, T]):
-    """The ``capacity`` newest plans. Dropped plans close when nothing uses them.
+    """The plans of the ``capacity`` newest keys. Dropped plans close when nothing uses them.
 
     Plans are dropped by age and not by last use: recording each use would cost time in every call,
     and making a plan again takes little.
@@ -68,6 +68,10 @@ class PlanCache(Once[Hashable, T]):
         if len(self._made) > self.capacity:
             keep_newest(self._made, self.capacity)
         return plan
+
+    def values(self) -> list[T]:
+        """Return the plans, each once whatever its keys, oldest first."""
+        return list({id(one): one for one in super().values()}.values())
 
 
 def keep_newest(kept: dict[K, T], most: int) -> None:
