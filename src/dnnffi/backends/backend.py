@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from dnnffi.backends.conv_interface import ConvResources, SearchedSource, TunableSource
 from dnnffi.backends.rnn_interface import CandidateSource, PackedNetwork
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.backends.vendor.limits import Limits, check_limits
+from dnnffi.backends.vendor.limits import Limits, network_refusal
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.names import BackendName, LayoutName
-from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -61,5 +60,5 @@ class Backend(NamedTuple):
 
     def check_network(self, problem: RNNProblem, library: Any) -> None:
         """Raise `UnsupportedError` for a network that the backend is known not to have."""
-        check_algorithm(self.name, self.title, library.version_text, problem.options)
-        check_limits(self.rnn_limits, problem, library)
+        if error := network_refusal(self.name, self.title, self.rnn_limits, problem, library):
+            raise error

@@ -28,8 +28,8 @@ from dnnffi.device.arrays import aligned, check_aligned, is_external
 from dnnffi.device.interface import AnyArray, Array, Launch, Stream
 from dnnffi.execution.cache import Living
 from dnnffi.execution.fork import guard
-from dnnffi.execution.operation import Operation
 from dnnffi.execution.remembered import Remembered
+from dnnffi.execution.replay import CapturedOperation
 from dnnffi.log import logger
 from dnnffi.spec.conv_problem import ARGUMENTS
 from dnnffi.spec.layouts import is_packed
@@ -57,7 +57,7 @@ class _OfThread:
     """The executors of one thread: the one in use, its graphs, and those to use if it fails."""
 
     def __init__(
-        self, executor: ChosenExecutor, executors: ConvExecutors, operation: Operation
+        self, executor: ChosenExecutor, executors: ConvExecutors, operation: CapturedOperation
     ) -> None:
         self.executor = executor
         self.executors = executors
@@ -147,7 +147,9 @@ class ExecutorConvPlan(ConvProblemPlan):
         milliseconds = 1e3 * (time.perf_counter() - begun)
         logger.debug("%s runs %s; made in %.1f ms", executor, self.problem, milliseconds)
         launch_on, stop = partial(self._launch, self.device), self._captures.stop
-        operation = Operation(self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT)
+        operation = CapturedOperation(
+            self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT
+        )
         made = self._local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made

@@ -60,7 +60,9 @@ def make_cell(
         return LSTMCell(xp, one, clip, clip_nan)
     if mode == "gru":
         return GRUCell(xp, one)
-    return ElmanCell(xp, one, relu=mode == "rnn_relu")
+    if mode in ("rnn_tanh", "rnn_relu"):
+        return ElmanCell(xp, one, relu=mode == "rnn_relu")
+    raise ValueError(f"the reference has no cell for the mode {mode!r}")
 
 
 class LSTMCell:

@@ -21,8 +21,8 @@ from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
 from dnnffi.execution.cache import Living, Once, PlanCache
-from dnnffi.rnn.asked import Asked
 from dnnffi.rnn.buffer_plan import BufferPlan
+from dnnffi.rnn.call_settings import CallSettings
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.executor_plan import ExecutorPlan
@@ -65,12 +65,12 @@ class RNNBackend:
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self.generation = 0
         """Number of times that plans were forgotten: older networks are checked again."""
-        self._asked: PlanCache[Asked] = PlanCache(MOST_PLANS)
+        self._asked: PlanCache[CallSettings] = PlanCache(MOST_PLANS)
         self._default_states: Once[str, DropoutState] = Once()
 
-    def asked(self, *values: Any) -> Asked:
-        """Return the one `Asked` of these values."""
-        return self._asked.get(values, lambda: Asked(*values))
+    def asked(self, *values: Any) -> CallSettings:
+        """Return the one `CallSettings` of these values."""
+        return self._asked.get(values, lambda: CallSettings(*values))
 
     def device_of(self, name: str, array: AnyArray) -> int:
         """Return the device of ``array``; ``TypeError`` where this backend cannot use it."""

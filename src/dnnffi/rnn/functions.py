@@ -28,7 +28,6 @@ from dnnffi.execution.embedding import (
     wrapped,
 )
 from dnnffi.rnn import unchanged, validate
-from dnnffi.rnn.asked import problem_of
 from dnnffi.rnn.backend import (
     DeviceRNNBackend,
     RNNBackend,
@@ -38,6 +37,7 @@ from dnnffi.rnn.backend import (
     weights_of,
 )
 from dnnffi.rnn.call import CallArrays, checked_lengths, initial_states, pair
+from dnnffi.rnn.call_settings import problem_of
 from dnnffi.rnn.context import Phase
 from dnnffi.rnn.known import MAX_NETWORKS, KnownNetwork, KnownReference
 from dnnffi.rnn.resets import RESET_NAMES, Resets, row_gradient

@@ -14,8 +14,8 @@ import numpy as np
 
 from dnnffi.backends.registry import REFERENCE
 from dnnffi.reference.rnn import grouped
-from dnnffi.rnn.asked import Asked, PlanKey, problem_of
 from dnnffi.rnn.backend import DeviceRNNBackend, RNNBackend
+from dnnffi.rnn.call_settings import CallSettings, PlanKey, problem_of
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.network import Network
 from dnnffi.rnn.reference import ReferenceRNNPlan
@@ -37,7 +37,7 @@ class KnownNetwork:
     """Whether plans compute on NumPy arrays."""
 
     def __init__(
-        self, backend: DeviceRNNBackend, network: Network, asked: Asked, buffer: Any
+        self, backend: DeviceRNNBackend, network: Network, asked: CallSettings, buffer: Any
     ) -> None:
         self.backend, self.asked, self.buffer = backend, asked, buffer
         self.ndarray, self.native = backend.ndarray, buffer
@@ -90,7 +90,7 @@ class KnownReference:
             and weights._arrays is not None  # else they are copies
         )
 
-    def __init__(self, backend: RNNBackend, asked: Asked, weights: RNNWeights) -> None:
+    def __init__(self, backend: RNNBackend, asked: CallSettings, weights: RNNWeights) -> None:
         self.backend, self.asked, self.buffer = backend, asked, weights._buffer
         self.generation = backend.generation
         self.native = grouped(weights.spec, weights.arrays())

@@ -66,8 +66,8 @@ class Choice:
         return self.found.direct_ms * rows * sizes.max_steps / origin.max_steps
 
 
-class Class:
-    """One class of sizes of a network.
+class ClassState:
+    """Knowledge of this process about one class of sizes of a network.
 
     ``wait`` is what is left of the time before it is measured, of which each call takes a part: 1
     at first. ``choice`` is None until it is measured, here or by another process. ``borrowed`` is
@@ -161,11 +161,11 @@ class Network:
         self.memory = parts.memory
         self.tuner = tuner
         self._turn = Turn()
-        self._classes: PlanCache[Class] = PlanCache(MAX_CLASSES)
+        self._classes: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
         self._wait = 1.0  # before the first measurement
         self.version = 0
 
-    def class_of(self, problem: RNNProblem) -> Class:
+    def class_of(self, problem: RNNProblem) -> ClassState:
         """Return the class of a problem, with what another process has measured for it.
 
         With the option tune="now" a problem is a class of its own: it is to be measured as it is.
@@ -176,12 +176,12 @@ class Network:
             key = sizes, problem.steps, problem.batch
         found = self._classes.find(key)
         if found is None:
-            found = self._classes.get(key, lambda: Class(sizes))
+            found = self._classes.get(key, lambda: ClassState(sizes))
         if not found.is_looked_up and self.tuner is not None and problem.options.tune != "off":
             self._look_up(self.tuner, found, problem)
         return found
 
-    def _look_up(self, tuner: RNNTuner, found: Class, problem: RNNProblem) -> None:
+    def _look_up(self, tuner: RNNTuner, found: ClassState, problem: RNNProblem) -> None:
         """Use what this or another process has measured for a class, unless in a capture."""
         if tuner.is_capturing():
             return  # stored results are run and compared first
@@ -190,7 +190,7 @@ class Network:
         if known is not None:
             self._apply(found, problem, known)
 
-    def is_due(self, found: Class, call_ms: float | None) -> bool:
+    def is_due(self, found: ClassState, call_ms: float | None) -> bool:
         """Count a call of a class that is not measured; return whether it is to be measured now.
 
         ``call_ms`` is about what the call takes with a borrowed choice, in milliseconds; None if
@@ -203,7 +203,7 @@ class Network:
         self._wait -= part
         return found.wait <= 0 or (self._wait <= 0 and self.version == 0)
 
-    def measure(self, found: Class, problem: RNNProblem, *, in_full: bool = False) -> bool:
+    def measure(self, found: ClassState, problem: RNNProblem, *, in_full: bool = False) -> bool:
         """Measure the candidates of a class on scratch data. False if that cannot be done now.
 
         ``in_full``: all candidates, whatever was measured for other classes.
@@ -221,7 +221,7 @@ class Network:
             choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
-    def choice_for(self, found: Class) -> Choice | None:
+    def choice_for(self, found: ClassState) -> Choice | None:
         """Return the choice of a class, or that of the nearest measured class of its kind."""
         if found.choice is not None:
             return found.choice
@@ -230,7 +230,7 @@ class Network:
             found.borrowed, found.borrowed_at = self._nearest_choice(found), version
         return found.borrowed
 
-    def _nearest_choice(self, found: Class) -> Choice | None:
+    def _nearest_choice(self, found: ClassState) -> Choice | None:
         others = [
             one
             for one in self._classes.values()
@@ -257,7 +257,7 @@ class Network:
         """Return the executor that the vendor's rule picks; `UnsupportedError` if there is none."""
         return self._candidates.by_rule(problem, self.launch(), generator)
 
-    def _apply(self, found: Class, problem: RNNProblem, known: RouteChoice) -> bool:
+    def _apply(self, found: ClassState, problem: RNNProblem, known: RouteChoice) -> bool:
         """Use what was measured, unless one of its candidates cannot be made now."""
         try:
             with self.on_device():

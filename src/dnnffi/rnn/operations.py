@@ -14,7 +14,7 @@ from dnnffi.backends.rnn_interface import (
 from dnnffi.device.interface import Launch, Stream
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
-from dnnffi.execution.operation import Operation
+from dnnffi.execution.replay import CapturedOperation
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
 from dnnffi.log import logger
 from dnnffi.rnn.context import Context, Phase
@@ -45,8 +45,8 @@ class Operations:
         self._generator = generator if problem.drops else None
         self._launch = parts.launch
 
-        def operation() -> Operation:
-            return Operation(self._memory, self._launch, parts.graphs, failed)
+        def operation() -> CapturedOperation:
+            return CapturedOperation(self._memory, self._launch, parts.graphs, failed)
 
         self._all = tuple(operation() for _ in range(4))
         self._forward, self._data, self._weights, self._both = self._all

@@ -14,9 +14,9 @@ from dnnffi.device.arrays import as_array
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.errors import not_picklable
-from dnnffi.rnn.asked import Asked, problem_of
 from dnnffi.rnn.backend import PackedRNNBackend, rnn_backends
 from dnnffi.rnn.call import CallArrays, initial_states, pair
+from dnnffi.rnn.call_settings import CallSettings, problem_of
 from dnnffi.rnn.empty import EmptyRNNPlan
 from dnnffi.rnn.resets import RESET_NAMES, Resets, check_given
 from dnnffi.spec.checks import check_choice, check_flag, check_integer
@@ -123,7 +123,7 @@ class PackedRNN:
             lengths = integers_or_none("lengths", lengths)
             batch_sizes = integers_or_none("batch_sizes", batch_sizes)
             has_resets = resets is not None
-            asked = Asked(spec, 0, batch_first, checked, False, 0.0, None, has_resets, False)
+            asked = CallSettings(spec, 0, batch_first, checked, False, 0.0, None, has_resets, False)
             problem = problem_of(x, lengths, batch_sizes, asked)
             self._backend.record.check_network(problem, network.device)
             if alone:

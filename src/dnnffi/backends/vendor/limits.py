@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_problem import ConvProblem
+from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
 
 Asked = TypeVar("Asked")
@@ -61,6 +63,18 @@ def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, library: Any) -> 
     version = getattr(library, "version", None)
     if limit := limit_of((one for one in limits if one.holds(version)), asked):
         raise library.unsupported(limit)
+
+
+def network_refusal(
+    name: str, title: str, limits: Iterable[Limit[RNNProblem]], problem: RNNProblem, library: Any
+) -> UnsupportedError | None:
+    """Return why the backend ``name`` is known not to run a network; None if nothing is known."""
+    try:
+        check_algorithm(name, title, library.version_text, problem.options)
+        check_limits(limits, problem, library)
+    except UnsupportedError as error:
+        return error
+    return None
 
 
 def _padded_beyond(problem: ConvProblem) -> bool:

@@ -8,12 +8,11 @@ from typing import Any
 from dnnffi.backends.rnn_interface import AddressExecutor
 from dnnffi.backends.vendor.dropout import Generator
 from dnnffi.backends.vendor.library import VendorLibrary
-from dnnffi.backends.vendor.limits import Limits, check_limits
+from dnnffi.backends.vendor.limits import Limits, network_refusal
 from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
 from dnnffi.backends.vendor.row_groups import GroupedRNNExecutor, row_groups
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
-from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
@@ -43,12 +42,7 @@ class VendorCandidates:
 
     def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
         library = self._library
-        try:
-            check_algorithm(self.name, library.vendor, library.version_text, problem.options)
-            check_limits(self._limits, problem, library)
-        except UnsupportedError as error:
-            return error
-        return None
+        return network_refusal(self.name, library.vendor, self._limits, problem, library)
 
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         return (problem.options.algorithm,)

@@ -9,8 +9,7 @@ import pytest
 
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CaptureError, UnsupportedError
-from dnnffi.execution.operation import Operation
-from dnnffi.execution.replay import GraphMemory
+from dnnffi.execution.replay import CapturedOperation, GraphMemory
 
 
 class Owner:
@@ -47,7 +46,7 @@ def made():
         launches.append(Launch(stream, 0, 7, Owner()))
         return launches[-1]
 
-    operation = Operation(memory, launch_on, GraphMemory(), lambda: failures.append(True))
+    operation = CapturedOperation(memory, launch_on, GraphMemory(), lambda: failures.append(True))
     return operation, memory, launches, failures
 
 

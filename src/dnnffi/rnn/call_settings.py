@@ -15,7 +15,7 @@ from dnnffi.spec.rnn import RNNSpec
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Asked:
+class CallSettings:
     """The checked settings of calls, the same for all sizes.
 
     ``generator`` refers to the random numbers of ``dropout``, which a `DropoutState` owns; None
@@ -44,11 +44,13 @@ class Asked:
 Counts = tuple[int, ...] | None
 """Lengths of rows, or the batch size at each step; None where the call has none."""
 
-PlanKey = tuple[tuple[int, ...], Counts, Counts, Asked]
+PlanKey = tuple[tuple[int, ...], Counts, Counts, CallSettings]
 """The key of a plan: shape of x, lengths, batch sizes, and what else was asked."""
 
 
-def problem_of(x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: Asked) -> RNNProblem:
+def problem_of(
+    x: AnyArray, lengths: Counts, batch_sizes: Counts, asked: CallSettings
+) -> RNNProblem:
     """Return the problem that the arguments describe; errors name the argument at fault."""
     spec, batch_first, options = asked.spec, asked.batch_first, asked.options
     training, dropout = asked.training, asked.dropout
