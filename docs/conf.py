@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # record_directives.py
+sys.path.insert(0, str(Path(__file__).parent))  # directives.py
 
 import dnnffi
 
@@ -19,7 +19,7 @@ release = version = dnnffi.__version__
 
 extensions = [
     "myst_parser",
-    "record_directives",
+    "directives",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.viewcode",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from io import StringIO
 from math import ceil, floor, log10
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from records import DOCS, Block, Html, Record, shows
 
 from dnnffi.bench.shapes import FASTRNNS, SHORT, Shape
 from dnnffi.bench.streams import model as stream_model
@@ -69,22 +70,7 @@ STREAM_MODELS = {  # with their colours, in the order of the bars
     PACKED: ("PyTorch, packed", TORCH_GRAPH.light),
     stream_model.FUNCTIONS: ("dnnffi", OURS.light),
 }
-STYLE = {
-    "axes.edgecolor": TEXT.light,
-    "axes.facecolor": "none",
-    "axes.labelcolor": TEXT.light,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.h_pad": 0.1,
-    "figure.constrained_layout.w_pad": 0.14,
-    "font.sans-serif": ["DejaVu Sans"],  # which Matplotlib brings; where it is missing, sans-serif
-    "font.size": 9,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "dnnffi",  # the same names in every run
-    "text.color": TEXT.light,
-    "xtick.color": TEXT.light,
-    "ytick.color": TEXT.light,
-}
+STYLE = DOCS / "figures.mplstyle"
 SMALL = 8  # points: 10.7 pixels
 BAR, LINE = 0.18, 0.16  # inches from a bar or a line to the next
 
@@ -112,6 +98,37 @@ class Layout(NamedTuple):
 
 WIDE = Layout(7.5, 110)  # 720 pixels
 NARROW = Layout(3.4, 48)  # 326 pixels: a phone 360 pixels wide shows it without scaling
+LAYOUTS = (WIDE, NARROW)
+
+
+@shows("bench_rnn.json")
+def speed_figure(record: Record) -> Iterator[Block]:
+    """Yield the figure of networks, which README.md shows from its file."""
+    label = "Bars: milliseconds of a call of dnnffi and of its peers, by network and phase"
+    yield _kept("speed", label, speed, record)
+
+
+@shows("stream.json")
+def stream_figure(record: Record) -> Iterator[Block]:
+    """Yield the figure of streams, which README.md shows from its file."""
+    label = "Bars: milliseconds of a batch of changing length, of dnnffi and PyTorch, by stream"
+    yield _kept("stream", label, streams, record)
+
+
+@shows("own_steps.json")
+def steps_figure(record: Record) -> Iterator[Block]:
+    """Yield the figure of steps."""
+    label = "Curves: microseconds of a step over the hidden size, of cuDNN and of dnnffi's kernels"
+    yield _kept("own_steps", label, steps, record)
+
+
+def _kept(name: str, label: str, draw: Callable[[Record, Layout], Figure], record: Record) -> Html:
+    """Return a figure for a page, and write its wide layout into the file of its name."""
+    wide, narrow = (svg(draw(record, layout)) for layout in LAYOUTS)
+    path = DOCS / f"{name}.svg"
+    if not path.exists() or path.read_text(encoding="utf-8") != wide:
+        path.write_text(wide, encoding="utf-8")
+    return in_both_layouts(name, label, wide, narrow)
 
 
 class Group(NamedTuple):
@@ -162,7 +179,7 @@ def streams(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
     return _bars(groups, STREAM_MODELS, title, below, layout) if groups else None
 
 
-@rc_context(STYLE)
+@rc_context(fname=STYLE)
 def _bars(
     groups: Sequence[Group],
     models: Mapping[str, tuple[str, str]],
@@ -207,22 +224,27 @@ def _bars(
     axes.tick_params(axis="y", which="both", length=0)
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    figure.legend(
-        *axes.get_legend_handles_labels(),
-        loc="outside upper left",
-        alignment="left",
-        title="\n".join(titles),
-        title_fontproperties=layout.bold,
-        ncols=1 if layout.is_narrow else len(models),
-        frameon=False,
-        handlelength=1,
-    )
-    _write_below(figure, below)
+    _write_around(figure, axes, "\n".join(titles), below, layout, handlelength=1)
     return figure
 
 
-def _write_below(figure: Figure, lines: Sequence[str]) -> None:
-    figure.supxlabel("\n".join(lines), x=0.02, ha="left", size=SMALL, color=MUTED.light)
+def _write_around(
+    figure: Figure, axes: Any, title: str, below: Sequence[str], layout: Layout, **legend: Any
+) -> None:
+    """Write a title and the legend of ``axes`` above a figure, and lines of small text below."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper left",
+        alignment="left",
+        title=title,
+        title_fontproperties=layout.bold,
+        ncols=1 if layout.is_narrow else len(labels),
+        frameon=False,
+        **legend,
+    )
+    figure.supxlabel("\n".join(below), x=0.02, ha="left", size=SMALL, color=MUTED.light)
 
 
 def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
@@ -297,7 +319,7 @@ STEP_LINES = {  # keys of a row of own_steps.json, with their words and their lo
 PRECISIONS = {"float16": "float16", "float32": "float32, products in TF32"}
 
 
-@rc_context(STYLE)
+@rc_context(fname=STYLE)
 def steps(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
     """Draw microseconds of an LSTM's step over its hidden size, a panel by dtype and batch."""
     kinds = list(dict.fromkeys((row["dtype"], row["batch"]) for row in record["rows"]))
@@ -326,18 +348,8 @@ def steps(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
             axes.tick_params(axis="x", rotation=45)
     for axes in panels[-1]:
         axes.set_xlabel("hidden size")
-    handles, labels = panels.flat[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="outside upper left",
-        title="Microseconds of a step of an LSTM",
-        title_fontproperties=layout.bold,
-        ncols=1 if layout.is_narrow else len(labels),
-        frameon=False,
-        alignment="left",
-    )
-    _write_below(figure, layout.wrapped([machine(record)]))
+    below = layout.wrapped([machine(record)])
+    _write_around(figure, panels.flat[0], "Microseconds of a step of an LSTM", below, layout)
     return figure
 
 
@@ -346,7 +358,7 @@ def _microseconds(found: Any) -> float | None:
     return found["us"] if isinstance(found, dict) else found
 
 
-@rc_context(STYLE)
+@rc_context(fname=STYLE)
 def curve(losses: Sequence[float], title: str, layout: Layout = WIDE) -> Figure:
     """Draw a loss over the steps of a training, on a logarithmic axis."""
     figure = Figure((layout.width, 2.7), layout="constrained")
@@ -362,7 +374,7 @@ def curve(losses: Sequence[float], title: str, layout: Layout = WIDE) -> Figure:
     return figure
 
 
-@rc_context(STYLE)
+@rc_context(fname=STYLE)
 def svg(figure: Figure) -> str:
     """Return a figure as SVG whose colours follow the system; equal figures give equal text."""
     out = StringIO()
@@ -400,9 +412,9 @@ def inlined(text: str, name: str, label: str) -> str:
     return opening + text.partition("<svg")[2].partition(">")[2]
 
 
-def in_both_layouts(name: str, label: str, wide: str, narrow: str) -> str:
+def in_both_layouts(name: str, label: str, wide: str, narrow: str) -> Html:
     """Return a figure for a page, which shows the layout that fits."""
-    return (
+    return Html(
         f'<div class="record-figure"><div class="wide">{inlined(wide, f"{name}-wide", label)}</div>'
         f'<div class="narrow">{inlined(narrow, f"{name}-narrow", label)}</div></div>'
     )

@@ -13,11 +13,12 @@ changes nothing else in a record.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,45 +36,30 @@ def git(*arguments: str) -> bytes:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
 
 
-def listed(tree: str) -> list[tuple[str, str]]:
-    """Return the path and the object of each source file of a tree, in the order of the hash."""
-    found = []
-    for line in git("ls-tree", "-r", "-z", tree).decode().split("\0")[:-1]:
-        attributes, _, path = line.partition("\t")
-        if path.endswith(SUFFIXES[0]):
-            found.append((path, attributes.split()[2]))
+def sources_at(commit: str) -> list[tuple[str, bytes]]:
+    """Return path and content of each source file at a commit, in the order of the hash."""
+    with tarfile.open(fileobj=io.BytesIO(git("archive", f"{commit}:src/dnnffi"))) as archive:
+        files = [one for one in archive if one.name.endswith(SUFFIXES[0])]
+        found = [(one.name, archive.extractfile(one).read()) for one in files]
     return sorted(found, key=lambda file: PurePosixPath(file[0]))
 
 
-@cache
-def content(name: str) -> bytes:
-    """Return an object of the repository."""
-    return git("cat-file", "blob", name)
-
-
-def trees() -> Iterator[str]:
-    """Yield the trees of the package in the history, the newest first."""
-    commits = git("rev-list", "HEAD", "--", "src/dnnffi").decode().split()
-    for commit in commits:
-        yield git("rev-parse", f"{commit}:src/dnnffi").decode().strip()
-
-
-def whole_hash(sources: list[tuple[str, str]], suffixes: tuple[str, ...]) -> str:
+def whole_hash(sources: list[tuple[str, bytes]], suffixes: tuple[str, ...]) -> str:
     """Return the hash of `dnnffi.cli.sources.source_hash` for files in the repository."""
     digest = hashlib.sha256()
-    for path, name in sources:
+    for path, content in sources:
         if path.endswith(suffixes):
-            digest.update(f"src/dnnffi/{path}\0".encode() + content(name) + b"\0")
+            digest.update(f"src/dnnffi/{path}\0".encode() + content + b"\0")
     return digest.hexdigest()
 
 
 def parts_by_hash(wanted: set[str]) -> dict[str, dict[str, str]]:
     """Return the hashes of the parts by the hash of the whole source, for those in the history."""
     found: dict[str, dict[str, str]] = {}
-    for tree in trees():
-        sources = listed(tree)
+    for commit in git("rev-list", "HEAD", "--", "src/dnnffi").decode().split():
+        sources = sources_at(commit)
         for whole in {whole_hash(sources, suffixes) for suffixes in SUFFIXES} & wanted:
-            found.setdefault(whole, hashes_of((path, content(name)) for path, name in sources))
+            found.setdefault(whole, hashes_of(sources))
         if found.keys() == wanted:
             break
     return found

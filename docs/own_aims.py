@@ -1,16 +1,25 @@
-"""The aims for dnnffi's own recurrent kernels, and the figures of the benchmark's records."""
+"""The aims for dnnffi's own recurrent kernels, and the figures of the benchmark's records.
+
+They are compared with the fastest of cuDNN, PyTorch's CUDA graph and JAX's scans, which are in
+several records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import geometric_mean
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from statistics import geometric_mean, median
 from typing import Any, NamedTuple
+
+from record_tables import jax_scans, jax_times
+from records import Block, Record, Rows, ratio_columns, shows, table_of
 
 from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import gathered_words, shared_words
 from dnnffi.backends.own.recurrent.search import select_configs, select_whole_rows
 from dnnffi.bench.summary import (
     CAPTURED,
+    FUNCTIONS,
     GRAPH,
     NOT_MEASURED,
     PHASE_WORDS,
@@ -19,11 +28,11 @@ from dnnffi.bench.summary import (
     is_compared,
 )
 
-Record = Mapping[str, Any]
+Figures = Mapping[str, Any]
+"""A record, or a shape of one."""
 Ratios = dict[str, float]
-"""By the name of a shape: the time of the fastest peer over ours."""
+"""The time of the fastest peer over that of dnnffi, by the name of a shape."""
 
-SCAN = "jax scan"
 H200 = Chip(132, 232_448, clusters=True)
 """The device of the records."""
 SHARED_RATE = 128 * 1830
@@ -37,42 +46,60 @@ class Line(NamedTuple):
     """
 
     words: str
-    takes: Callable[[Mapping[str, Any]], bool]
+    takes: Callable[[Figures], bool]
     mean: tuple[float, float] | None
     least: tuple[float, float] | None = None
 
     @property
     def aim(self) -> str:
-        """In words."""
-        parts = [] if self.mean is None else [_both(self.mean)]
-        if self.least is not None:
-            parts.append(f"none below {_both(self.least)}")
-        return ", ".join(parts)
+        """Return the aim in words."""
+        mean, least = (
+            "; ".join(f"{value:g}" for value in dict.fromkeys(pair or ()))
+            for pair in (self.mean, self.least)
+        )
+        return ", ".join(filter(None, (mean, least and f"none below {least}")))
+
+    def measured(self, found: Ratios, num_shapes: int) -> str:
+        """Return in words the ratios that were measured on some of ``num_shapes`` shapes."""
+        if not found:
+            return NOT_MEASURED
+        worst = min(found, key=found.__getitem__)
+        if num_shapes == 1:
+            return f"{found[worst]:.2f}"
+        # One more digit below 1, where a hundredth may decide whether the aim is reached.
+        lowest = f"lowest {found[worst]:.{3 if found[worst] < 1 else 2}f} ({worst})"
+        if self.mean is None:
+            return lowest
+        return f"{geometric_mean(found.values()):.2f} over {len(found)}, {lowest}"
+
+    def reached(self, found: Ratios, phase: int) -> str:
+        """Return whether the aims for a phase are reached, 0 for inference and 1 for training."""
+        if not found:
+            return "-"
+        enough = self.mean is None or geometric_mean(found.values()) >= self.mean[phase]
+        none_below = self.least is None or min(found.values()) >= self.least[phase]
+        return "yes" if enough and none_below else "no"
 
 
-def _both(pair: tuple[float, float]) -> str:
-    return "; ".join(f"{value:g}" for value in dict.fromkeys(pair))
+def _named(name: str) -> Callable[[Figures], bool]:
+    return lambda shape: shape["name"] == name
 
 
-def _named(*names: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda shape: shape["name"] in names
-
-
-def _chosen(shape: Mapping[str, Any]) -> bool:
+def _is_chosen(shape: Figures) -> bool:
     return "random" not in shape["sets"]
 
 
-def _large(shape: Mapping[str, Any]) -> bool:
+def _is_large(shape: Figures) -> bool:
     sizes = 1024 <= shape["hidden_size"] <= 2816 and 8 <= shape["batch"] <= 64
-    return _chosen(shape) and sizes and shape["dtype"] == "float16"
+    return _is_chosen(shape) and sizes and shape["dtype"] == "float16"
 
 
-def _single_row(shape: Mapping[str, Any]) -> bool:
-    return _chosen(shape) and shape["batch"] == 1 and shape["steps"] == 1000
+def _is_single_row(shape: Figures) -> bool:
+    return _is_chosen(shape) and shape["batch"] == 1 and shape["steps"] == 1000
 
 
-def _deep(shape: Mapping[str, Any]) -> bool:
-    return _chosen(shape) and shape["layers"] in (2, 4) and 100 <= shape["steps"] <= 500
+def _is_deep(shape: Figures) -> bool:
+    return _is_chosen(shape) and shape["layers"] in (2, 4) and 100 <= shape["steps"] <= 500
 
 
 LINES = (
@@ -80,50 +107,69 @@ LINES = (
     Line("LSTM float32 (TF32), the same sizes", _named("lstm f32 100 64 512 512 1 uni"), (3, 2.8)),
     Line("GRU f16, the same sizes", _named("gru f16 100 64 512 512 1 uni"), (3, 3)),
     Line("LSTM f16, T 150, B 64, H 256", _named("lstm f16 150 64 256 256 1 uni"), (5, 4.5)),
-    Line("f16, H from 1024 to 2816, B from 8 to 64", _large, (2, 2), (1.3, 1.3)),
-    Line("B 1, T 1000, H 128 and 256", _single_row, (5, 5)),
-    Line("2 and 4 layers, T from 100 to 500", _deep, (2.5, 2.5)),
+    Line("f16, H from 1024 to 2816, B from 8 to 64", _is_large, (2, 2), (1.3, 1.3)),
+    Line("B 1, T 1000, H 128 and 256", _is_single_row, (5, 5)),
+    Line("2 and 4 layers, T from 100 to 500", _is_deep, (2.5, 2.5)),
     Line("the set performance, rows of equal length", is_compared, (2.5, 2.3)),
     Line("20 networks drawn at random", lambda shape: "random" in shape["sets"], (2.5, 2.3)),
     Line("any of these", lambda shape: True, None, (0.97, 0.97)),
 )
-STEP = "A step of the lowest in inference, µs: from L2, in shared memory"
-AT_LIMIT = "Inference at the device's limit"
-HEAD = ("What", "Aim", *map(str.capitalize, PHASE_WORDS.values()), "Reached", AT_LIMIT, STEP)
 
 
-def rows(
-    records: Sequence[Record], jax: Record | None = None, steps: Record | None = None
-) -> list[tuple[str, ...]]:
-    """One row for each of `LINES`.
+@shows("bench_rnn.json", "bench_own.json", "bench_jax.json", "own_steps.json")
+def own_aims(rnn: Record, own: Record, jax: Record, steps: Record) -> Iterator[Block]:
+    """Yield the aims, the memory that these kernels take, and how it was measured."""
+    records = (rnn, own)
+    yield aim_rows(records, jax, steps)
+    yield memory_of_own_kernels(records)
+    for record in records:
+        if "seed" in record:
+            yield f"The seed of the networks drawn at random: {record['seed']}."
+    for record in records:
+        yield record.conditions()
+
+
+def aim_rows(records: Sequence[Figures], jax: Figures, steps: Figures) -> Rows:
+    """Return one row for each of `LINES`.
 
     ``records`` are of the benchmark, ``jax`` of its scans, ``steps`` of benchmarks/own_steps.py.
     """
     ratios = {phase: speedups(records, phase, jax) for phase in PHASE_WORDS}
-    shapes = [shape for record in records for shape in record["shapes"]]
-    found = []
+    rows = []
     for line in LINES:
-        taken = {shape["name"]: shape for shape in shapes if line.takes(shape)}
-        names = list(taken)
-        cells, reached = [], []
-        of_lowest = "-"
-        for number, by_name in enumerate(ratios.values()):
-            inside = {name: by_name[name] for name in names if name in by_name}
-            cells.append(_cell(line, inside, len(names)))
-            reached.append(_reached(line, inside, number))
-            if inside and number == 0:
-                lowest = min(inside, key=inside.__getitem__)
-                of_lowest = step_of(taken[lowest], steps)
-        limited = at_limit(list(taken.values()), steps)
-        found.append((line.words, line.aim, *cells, "; ".join(reached), limited, of_lowest))
-    return found
+        shapes = {
+            shape["name"]: shape
+            for record in records
+            for shape in record["shapes"]
+            if line.takes(shape)
+        }
+        found = [
+            {name: by_name[name] for name in shapes if name in by_name}
+            for by_name in ratios.values()
+        ]
+        lowest = min(found[0], key=found[0].__getitem__, default=None)
+        rows.append(
+            {"What": line.words, "Aim": line.aim}
+            | {
+                words.capitalize(): line.measured(one, len(shapes))
+                for words, one in zip(PHASE_WORDS.values(), found, strict=True)
+            }
+            | {
+                "Reached": "; ".join(line.reached(one, phase) for phase, one in enumerate(found)),
+                "Inference at the device's limit": at_limit(list(shapes.values()), steps),
+                "A step of the lowest in inference, µs: from L2, in shared memory": (
+                    "-" if lowest is None else step_of(shapes[lowest], steps)
+                ),
+            }
+        )
+    return rows
 
 
-def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
+def at_limit(shapes: Sequence[Figures], steps: Figures) -> str:
     """Return the speed of a step at the limit over that of cuDNN's, if all were measured."""
     ratios = {
         (row["hidden_size"], row["batch"], row["dtype"]): row["cudnn"]["us"] / row["limit_us"]
-        for row in (() if steps is None else steps["rows"])
+        for row in steps.get("rows", ())
         if row["cudnn"] is not None and row["limit_us"]
     }
     keys = [(shape["hidden_size"], shape["batch"], shape["dtype"]) for shape in shapes]
@@ -135,7 +181,7 @@ def at_limit(shapes: Sequence[Mapping[str, Any]], steps: Record | None) -> str:
     return f"{geometric_mean(ratios[key] for key in keys):.1f}"
 
 
-def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
+def step_of(shape: Figures, steps: Figures) -> str:
     """Return microseconds of a step that reading from L2 takes, and that shared memory takes.
 
     They are those of the division that is expected to be the fastest, with tensor cores. The rate
@@ -145,7 +191,7 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     batch, directions = shape["batch"], shape["directions"]
     layer = Layer(batch, directions, H200)
     found = [one for one in select_configs(kind, layer) if not one.cluster]
-    if not found or steps is None or select_whole_rows(kind, layer):
+    if not found or not steps or select_whole_rows(kind, layer):
         return "-"
     one = found[0]
     at_once = H200.multiprocessors // one.blocks
@@ -157,77 +203,63 @@ def step_of(shape: Mapping[str, Any], steps: Record | None) -> str:
     return f"{from_l2:.1f}, {in_shared:.1f}"
 
 
-def speedups(records: Sequence[Record], phase: str, jax: Record | None = None) -> Ratios:
+def speedups(records: Sequence[Figures], phase: str, jax: Figures) -> Ratios:
     """Return the speed of captured plans over the fastest of cuDNN, PyTorch's graph and JAX's scan.
 
     cuDNN and PyTorch are compared within a run; JAX is where it was measured at all.
     """
-    scanned = scans(jax, phase)
     found: Ratios = {}
     for record in records:
         ours, raw = figures(record, CAPTURED, phase), figures(record, RAW, phase)
-        others = [figures(record, model, phase) for model in (GRAPH, SCAN)] + [scanned]
+        others = [figures(record, model, phase) for model in (GRAPH, "jax scan")]
+        others.append(scans(jax, phase))
         for name in [name for name in ours if name in raw]:
             peers = [raw[name], *(other[name] for other in others if name in other)]
             found.setdefault(name, min(peers) / ours[name])
     return found
 
 
-def scans(jax: Record | None, phase: str) -> dict[str, float]:
-    """Milliseconds of the fastest unrolled scan, by the name of the shape."""
-    found = {}
-    for row in [] if jax is None else jax.get("rows", []):
-        times = row.get(phase, {}).items()
-        # What failed is text.
-        taken = [t for name, t in times if name.startswith("scan ") and isinstance(t, int | float)]
-        if taken:
-            found[row["shape"]] = min(taken)
-    return found
+def scans(jax: Figures, phase: str) -> dict[str, float]:
+    """Return milliseconds of the fastest unrolled scan, by the name of the shape."""
+    found = {row["shape"]: jax_scans(jax_times(row.get(phase, {}))) for row in jax.get("rows", ())}
+    return {name: min(times.values()) for name, times in found.items() if times}
 
 
-def _cell(line: Line, inside: Ratios, count: int) -> str:
-    if not inside:
-        return NOT_MEASURED
-    worst = min(inside, key=inside.__getitem__)
-    if count == 1:
-        return f"{inside[worst]:.2f}"
-    # One more digit below 1, where a hundredth may decide whether the aim is reached.
-    lowest = f"lowest {inside[worst]:.{3 if inside[worst] < 1 else 2}f} ({worst})"
-    if line.mean is None:
-        return lowest
-    return f"{geometric_mean(inside.values()):.2f} over {len(inside)}, {lowest}"
+@shows("bench_rnn.json", "bench_own.json", "bench_jax.json")
+def own_jax(rnn: Record, own: Record, jax: Record) -> Iterator[Block]:
+    """Yield milliseconds of JAX's fastest unrolled scan and of captured plans."""
+    yield jax_rows((rnn, own), jax)
 
 
-def _reached(line: Line, inside: Ratios, phase: int) -> str:
-    if not inside:
-        return "-"
-    enough = line.mean is None or geometric_mean(inside.values()) >= line.mean[phase]
-    none_below = line.least is None or min(inside.values()) >= line.least[phase]
-    return "yes" if enough and none_below else "no"
-
-
-JAX_HEAD = (
-    "Shape",
-    *(f"{words}, {one}" for words in PHASE_WORDS.values() for one in ("scan", "dnnffi", "ratio")),
-)
-
-
-def jax_rows(records: Iterable[Record], jax: Record) -> list[tuple[str, ...]]:
-    """Milliseconds of JAX's fastest unrolled scan and of captured plans, where there are both."""
-    cells: dict[str, list[str]] = {}
-    by_phase = []
-    for phase in PHASE_WORDS:
+def jax_rows(records: Sequence[Figures], jax: Figures) -> Rows:
+    """Return the times of the shapes that have both; those of the first record that has them."""
+    columns = {}
+    for phase, words in PHASE_WORDS.items():
         ours: dict[str, float] = {}
         for record in records:
             ours = figures(record, CAPTURED, phase) | ours
-        by_phase.append((scans(jax, phase), ours))
-    names = dict.fromkeys(name for scanned, ours in by_phase for name in scanned if name in ours)
-    for name in names:
-        cells[name] = []
-        for scanned, ours in by_phase:
-            if name in scanned and name in ours:
-                ratio = scanned[name] / ours[name]
-                cells[name] += [f"{scanned[name]:.3f}", f"{ours[name]:.3f}", f"{ratio:.2f}"]
-            else:
-                cells[name] += [NOT_MEASURED] * 3
-    return [(name, *row) for name, row in cells.items()]
+        columns |= ratio_columns(words, "scan", scans(jax, phase), ours)
+    names = dict.fromkeys(name for found, _ in columns.values() for name in found)
+    return table_of(names, columns, "Shape")
+
+
+def memory_of_own_kernels(records: Sequence[Figures]) -> str:
+    """Return their workspace and reserve space over those of cuDNN's standard algorithm."""
+    ratios = {}
+    for record, phase in product(records, PHASE_WORDS):
+        ran, raw = (figures(record, model, phase, "about") for model in (FUNCTIONS, RAW))
+        for name in [name for name in ran if name in raw and ran[name]["algorithm"] == "own"]:
+            ours, standard = (
+                about["workspace_bytes"] + about["reserve_bytes"]
+                for about in (ran[name], raw[name]["algorithms"]["standard"])
+            )
+            ratios[name, phase] = ours / standard
+    if not ratios:
+        return "No shape of the record ran on these kernels."
+    name, phase = worst = max(ratios, key=ratios.__getitem__)
+    return (
+        f"Where these kernels run, their workspace and reserve space together are "
+        f"{min(ratios.values()):.2f} to {ratios[worst]:.2f} times those of cuDNN's standard "
+        f"algorithm (most for {name}, {PHASE_WORDS[phase]}), {median(ratios.values()):.2f} times "
+        f"in the median of {len(ratios)} cases."
+    )

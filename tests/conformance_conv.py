@@ -7,11 +7,10 @@ oracle of the reference is the definition, `by_definition`.
 from __future__ import annotations
 
 import itertools
-import runpy
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
+import limit_tables
 import numpy as np
 import pytest
 from conformance import deviation, tolerance
@@ -24,9 +23,6 @@ from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, LAYOUTS, memory_layout
-
-TABLE = runpy.run_path(str(Path(__file__).parents[1] / "docs" / "conv_table.py"))
-"""The documentation's table of the convolutions that each backend computes."""
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 GROUPINGS = ("whole", "groups", "depthwise")
@@ -202,9 +198,9 @@ def check_values(problem, arrays, asarray=np.asarray, backend=None):
 def cells(backend, limits="LIMITS"):
     """The problems of the documentation's table and what it says of each, as parameters."""
     return [
-        pytest.param(one, TABLE["cell"](row, backend), id=f"{row.words}-{number}")
-        for row in TABLE["ROWS"]
-        if row.limits is TABLE[limits]
+        pytest.param(one, limit_tables.conv_cell(row, backend), id=f"{row.words}-{number}")
+        for row in limit_tables.CONV_ROWS
+        if row.limits is getattr(limit_tables, limits)
         for number, one in enumerate(row.asked)
     ]
 

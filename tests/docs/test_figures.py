@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import figures
 import numpy as np
 import pytest
 
@@ -15,7 +15,6 @@ from dnnffi.bench.shapes import FASTRNNS
 
 DOCS = Path(__file__).parents[2] / "docs"
 VERIFICATION = DOCS / "verification"
-figures = runpy.run_path(str(DOCS / "figures.py"))
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {"device": "Some GPU", "cudnn": "9.19.0", "torch": "2.11", "date": "2026-01-02"}
 
@@ -38,7 +37,7 @@ def record(rows, machine=MACHINE):
 
 def drawn(record):
     """Draw the speeds of a record as SVG."""
-    return figures["svg"](figures["speed"](record))
+    return figures.svg(figures.speed(record))
 
 
 def texts(svg):
@@ -171,7 +170,7 @@ def test_jax_is_shown_once_it_was_measured():
 
 
 def test_where_nothing_was_measured_there_is_no_figure():
-    assert figures["speed"](record({"torch eager": 2.5})) is None
+    assert figures.speed(record({"torch eager": 2.5})) is None
 
 
 def step(hidden_size, cudnn, own, limit, batch=1):
@@ -187,7 +186,7 @@ def step(hidden_size, cudnn, own, limit, batch=1):
 
 def test_steps_are_drawn_over_the_hidden_size():
     rows = [step(64, 4.0, 1.0, 0.5), step(128, 5.0, None, 0.6), step(64, 6.0, 2.0, 0.7, batch=64)]
-    figure = figures["steps"]({"machine": MACHINE, "rows": rows})
+    figure = figures.steps({"machine": MACHINE, "rows": rows})
     first, second = figure.axes
     drawn = {line.get_label(): line.get_xydata().tolist() for line in first.lines}
     assert drawn == {
@@ -196,13 +195,13 @@ def test_steps_are_drawn_over_the_hidden_size():
         "what the device allows": [[64, 0.5], [128, 0.6]],
     }
     assert [line.get_ydata().tolist() for line in second.lines] == [[6.0], [2.0], [0.7]]
-    said = texts(figures["svg"](figure))
+    said = texts(figures.svg(figure))
     assert {"float16, batch of 1", "float16, batch of 64", "dnnffi's own kernels"} <= set(said)
     assert "Some GPU, cuDNN 9.19.0, PyTorch 2.11, 2026-01-02" in said
 
 
 def test_a_device_of_unknown_limits_has_two_lines():
-    figure = figures["steps"]({"machine": MACHINE, "rows": [step(64, 4.0, 1.0, None)]})
+    figure = figures.steps({"machine": MACHINE, "rows": [step(64, 4.0, 1.0, None)]})
     assert [line.get_label() for line in figure.axes[0].lines] == [
         "cuDNN's fastest algorithm",
         "dnnffi's own kernels",
@@ -212,13 +211,13 @@ def test_a_device_of_unknown_limits_has_two_lines():
 def test_points_are_drawn_where_the_axes_have_their_values():
     rows = [step(64, 4.0, 1.0, 0.5), step(512, 50.0, None, 0.6), step(64, 6.0, 2.0, 7.0, batch=64)]
     record = {"machine": MACHINE, "rows": rows}
-    assert_same_steps(steps_in(figures["svg"](figures["steps"](record))), steps_of(record))
+    assert_same_steps(steps_in(figures.svg(figures.steps(record))), steps_of(record))
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.97, 1.03, 1.3])
 def test_steps_of_other_times_are_another_figure(factor):
     rows = [step(64, 4.0, 1.0, 0.5), step(512, 50.0, 10.0, 0.6)]
-    found = steps_in(figures["svg"](figures["steps"]({"machine": MACHINE, "rows": rows})))
+    found = steps_in(figures.svg(figures.steps({"machine": MACHINE, "rows": rows})))
     scaled = [step(64, 4 * factor, factor, 0.5 * factor)]
     scaled += [step(512, 50 * factor, 10 * factor, 0.6 * factor)]
     with pytest.raises(AssertionError):
@@ -229,16 +228,16 @@ def test_the_steps_in_the_checkout_are_those_of_the_record():
     record = json.loads((VERIFICATION / "own_steps.json").read_text(encoding="utf-8"))
     kept = (DOCS / "own_steps.svg").read_text(encoding="utf-8")
     assert_same_steps(steps_in(kept), steps_of(record))
-    assert texts(kept) == texts(figures["svg"](figures["steps"](record))), "make docs draws it"
+    assert texts(kept) == texts(figures.svg(figures.steps(record))), "make docs draws it"
 
 
 def test_a_curve_is_logarithmic():
-    figure = figures["curve"]([1.0, 0.1, 0.01], "a title")
+    figure = figures.curve([1.0, 0.1, 0.01], "a title")
     (line,) = figure.axes[0].lines
     first, second, third = line.get_transform().transform(line.get_xydata())[:, 1]
     assert first > second > third
     assert first - second == pytest.approx(second - third)
-    assert "a title" in texts(figures["svg"](figure))
+    assert "a title" in texts(figures.svg(figure))
 
 
 LAYOUTS = ("WIDE", "NARROW")
@@ -247,7 +246,7 @@ LAYOUTS = ("WIDE", "NARROW")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_layouts_have_the_same_bars_and_labels(layout):
     one = record({"dnnffi": 1.0, "torch eager": 2.5})
-    svg = figures["svg"](figures["speed"](one, figures[layout]))
+    svg = figures.svg(figures.speed(one, getattr(figures, layout)))
     assert lengths(svg) == pytest.approx([0.4, 1], abs=0.01)
     assert {"1.00", "2.50", "dnnffi", "PyTorch", "LSTM, 1 layer, 100 steps", "inference"} <= set(
         texts(svg)
@@ -255,9 +254,9 @@ def test_both_layouts_have_the_same_bars_and_labels(layout):
 
 
 def test_the_narrow_layout_fits_a_phone():
-    figure = figures["speed"](record({"dnnffi": 1.0, "torch eager": 2.5}), figures["NARROW"])
+    figure = figures.speed(record({"dnnffi": 1.0, "torch eager": 2.5}), figures.NARROW)
     assert 96 * figure.get_size_inches()[0] <= 328
-    root = ET.fromstring(figures["svg"](figure))
+    root = ET.fromstring(figures.svg(figure))
     sizes = [
         float(found[1]) * 4 / 3
         for text in root.iter(f"{SVG}text")
@@ -273,16 +272,16 @@ def test_the_narrow_layout_fits_a_phone():
 
 def test_colours_are_variables_that_a_dark_system_sets():
     svg = drawn(record({"dnnffi": 1.0, "torch eager": 2.5}))
-    for colour in figures["COLOURS"]:
+    for colour in figures.COLOURS:
         assert svg.count(colour.light) == svg.count(f"var({colour.variable}, {colour.light})")
     style = re.search(r"<style>@media \(prefers-color-scheme: dark\) \{ svg \{ (.*?) \} \}", svg)[1]
-    for colour in figures["COLOURS"]:
+    for colour in figures.COLOURS:
         assert f"{colour.variable}: {colour.dark};" in style
 
 
 def test_a_figure_in_a_page_has_ids_of_its_own_and_no_rules_for_the_page():
     svg = drawn(record({"dnnffi": 1.0, "torch eager": 2.5}))
-    inlined = figures["inlined"](svg, "one", 'says "what" it shows')
+    inlined = figures.inlined(svg, "one", 'says "what" it shows')
     assert "<style" not in inlined
     assert 'aria-label="says &quot;what&quot; it shows"' in inlined
     assert all(name.startswith("one-") for name in re.findall(r'\bid="([^"]+)', inlined))
@@ -292,7 +291,7 @@ def test_a_figure_in_a_page_has_ids_of_its_own_and_no_rules_for_the_page():
 
 
 def test_the_style_of_a_page_has_both_modes_and_no_background():
-    style = figures["page_style"]()
+    style = figures.page_style()
     assert 'body[data-theme="dark"] .record-figure' in style
     assert style.count("--figure-background: transparent;") == 3
 
@@ -303,7 +302,7 @@ DIAGRAMS = ("own_step.svg", "own_step_narrow.svg")
 def boxes_and_texts(name):
     """Return the small boxes of a diagram, and its texts with their sizes as a page shows them."""
     svg = (DOCS / name).read_text(encoding="utf-8")
-    root = ET.fromstring(figures["inlined"](svg, "one", "a diagram").replace("<svg ", XMLNS, 1))
+    root = ET.fromstring(figures.inlined(svg, "one", "a diagram").replace("<svg ", XMLNS, 1))
     group = next(one for one in root if one.tag.endswith("}g"))
     boxes = [
         [float(one.get(key)) for key in ("x", "y", "width", "height")]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
+import own_aims
 import pytest
 
 from dnnffi.bench.shapes import OWN, PERFORMANCE, draw_shapes, shapes_of
 
-own_aims = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "own_aims.py"))
 LSTM = "lstm f16 100 64 512 512 1 uni"
 
 
@@ -25,18 +22,20 @@ def record(shapes, times, sets=("performance",)):
     }
 
 
-def rows(*arguments):
-    return {row[0]: row[1:] for row in own_aims["rows"](*arguments)}
+def rows(records, jax=None, steps=None):
+    """Return the cells of each line by its words."""
+    found = (tuple(row.values()) for row in own_aims.aim_rows(records, jax or {}, steps or {}))
+    return {words: cells for words, *cells in found}
 
 
 def test_the_fastest_peer_counts():
     (shape,) = (shape for shape in PERFORMANCE if shape.name == LSTM)
     times = {"dnnffi plan captured": 1.0, "cudnn raw": 4.0, "torch graph": 5.0, "jax": 0.1}
     found = rows([record([shape], times)])
-    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ("3.5", "4.00", "not measured", "yes; -")
+    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ["3.5", "4.00", "not measured", "yes; -"]
     times["torch graph"] = 3.0
     found = rows([record([shape], times)])
-    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ("3.5", "3.00", "not measured", "no; -")
+    assert found["LSTM f16, T 100, B 64, H 512"][:4] == ["3.5", "3.00", "not measured", "no; -"]
 
 
 def test_a_scan_of_jax_counts_where_it_was_measured():
@@ -46,16 +45,15 @@ def test_a_scan_of_jax_counts_where_it_was_measured():
     jax = {"rows": [{"shape": LSTM, "inference": scans, "training": {"scan 1": "no"}}]}
     found = rows([record([shape], times)], jax)
     assert found["LSTM f16, T 100, B 64, H 512"][1] == "3.25"
-    assert own_aims["jax_rows"]([record([shape], times)], jax) == [
-        (LSTM, "3.250", "1.000", "3.25", *["not measured"] * 3)
-    ]
-    assert own_aims["jax_rows"]([record([shape], times)], {}) == []
+    (row,) = own_aims.jax_rows([record([shape], times)], jax)
+    assert [*row.values()] == [LSTM, "3.250", "1.000", "3.25", *["not measured"] * 3]
+    assert own_aims.jax_rows([record([shape], times)], {}) == []
 
 
 def test_shapes_without_cudnn_are_not_compared():
     (shape,) = (shape for shape in PERFORMANCE if shape.name == LSTM)
     times = {"dnnffi plan captured": 1.0, "torch graph": 5.0}
-    assert own_aims["speedups"]([record([shape], times)], "inference") == {}
+    assert own_aims.speedups([record([shape], times)], "inference", {}) == {}
 
 
 def test_the_parts_of_a_step_are_those_of_the_shape_that_gains_least():
@@ -89,11 +87,11 @@ def test_the_limit_is_of_lines_whose_steps_were_all_measured():
     }
     single = record([shape for shape in OWN if shape.batch == 1], {}, ["own"])
     words = "B 1, T 1000, H 128 and 256"
-    by_words = {row[0]: row for row in own_aims["rows"]([single], None, steps)}
-    assert by_words[words][5] == f"{64**0.25:.1f}"
-    assert by_words["any of these"][5] == by_words[words][5]
+    by_words = rows([single], None, steps)
+    assert by_words[words][4] == f"{64**0.25:.1f}"
+    assert by_words["any of these"][4] == by_words[words][4]
     del steps["rows"][0]
-    assert own_aims["rows"]([single], None, steps)[5][5] == "-"
+    assert rows([single], None, steps)[words][4] == "-"
 
 
 def test_means_are_over_both_records_and_the_lowest_is_named():
@@ -105,17 +103,17 @@ def test_means_are_over_both_records_and_the_lowest_is_named():
     drawn_at_random = found["20 networks drawn at random"]
     assert drawn_at_random[1] == f"4.00 over 2, lowest 2.00 ({drawn[0].name})"
     assert found["the set performance, rows of equal length"][1].startswith("2.00 over 2")
-    assert found["any of these"][1:4] == (
+    assert found["any of these"][1:4] == [
         f"lowest 2.00 ({PERFORMANCE[0].name})",
         "not measured",
         "yes; -",
-    )
+    ]
 
 
 def test_a_ratio_just_below_an_aim_is_told_from_it():
     made = record(PERFORMANCE[:2], {"dnnffi plan captured": 1.0, "cudnn raw": 0.9691})
     name = PERFORMANCE[0].name
-    assert rows([made])["any of these"][1:4] == (f"lowest 0.969 ({name})", "not measured", "no; -")
+    assert rows([made])["any of these"][1:4] == [f"lowest 0.969 ({name})", "not measured", "no; -"]
 
 
 @pytest.mark.parametrize("least", [1.29, 1.31])
@@ -135,7 +133,7 @@ def test_each_line_has_shapes_in_the_sets_that_make_bench_measures():
         {"performance": PERFORMANCE, "own": OWN, "random": draw_shapes()},
     )
     shapes = [shape.as_json() | {"sets": sets} for shape, sets in asked.items()]
-    counts = {line.words: sum(line.takes(shape) for shape in shapes) for line in own_aims["LINES"]}
+    counts = {line.words: sum(line.takes(shape) for shape in shapes) for line in own_aims.LINES}
     assert all(counts.values()), counts
     assert counts["B 1, T 1000, H 128 and 256"] == 4
     assert counts["20 networks drawn at random"] == 20
@@ -143,3 +141,22 @@ def test_each_line_has_shapes_in_the_sets_that_make_bench_measures():
     assert counts["the set performance, rows of equal length"] == len(equal)
     assert all(counts.values())
     assert [words for words, count in counts.items() if count == 1] == list(counts)[:4]
+
+
+def test_the_memory_of_our_own_kernels_in_words():
+    def row(shape, model, about):
+        return {"shape": shape, "model": model, "phase": "inference", "about": about, "ms": 1.0}
+
+    def buffers(workspace, reserve):
+        return {"workspace_bytes": workspace, "reserve_bytes": reserve}
+
+    standard = {"algorithms": {"standard": buffers(60, 40)}}
+    shapes = {"a": ("own", 25), "b": ("own", 75), "c": ("own", 85), "d": ("standard", 500)}
+    rows = [row(name, "cudnn raw", standard) for name in shapes]
+    for name, (algorithm, nbytes) in shapes.items():
+        rows.append(row(name, "dnnffi", buffers(nbytes, 5) | {"algorithm": algorithm}))
+    found = own_aims.memory_of_own_kernels([{"rows": rows[:3]}, {"rows": rows}])
+    assert "are 0.30 to 0.90 times those" in found
+    assert "(most for c, inference)" in found
+    assert "0.80 times in the median of 3 cases" in found
+    assert own_aims.memory_of_own_kernels([{"rows": []}]).startswith("No shape")

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from statistics import geometric_mean
 
+import figures
 import pytest
+import record_tables
+from records import Record
 
 from dnnffi.bench.streams.problems import EVERYDAY
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-RECORDS = DOCS / "verification"
-tables = runpy.run_path(str(DOCS / "stream_tables.py"))
-figures = runpy.run_path(str(DOCS / "figures.py"))
 SVG = "{http://www.w3.org/2000/svg}"
 TIMES = {
     "dnnffi": 1.0,
@@ -54,34 +51,39 @@ def record(times=TIMES, streams=EVERYDAY):
     }
 
 
+def shown(found):
+    """Return the rows of the tables of streams, and the text between them."""
+    rows, text, *known = record_tables.stream_bench(Record("stream.json", found))
+    return rows, text, known
+
+
 def test_epochs_that_are_run_once_more_have_a_table_of_their_own():
     found = record()
-    assert not tables["has_known_sizes"](found)
+    rows, _, known = shown(found)
+    assert known == []
     for row in found["rows"]:
         row["known_ms"] = row["ms"] / 2
-    assert tables["has_known_sizes"](found)
-    head = tables["head"](found, known=True)
-    assert head == tables["head"](found)[:-1]
-    first = dict(zip(head, tables["rows"](found, known=True)[0], strict=True))
+    _, _, (words, (first, *_)) = shown(found)
+    assert words.endswith("all sizes known:")
+    assert list(first) == list(rows[0])[:-1]
     assert (first["dnnffi, ms"], first["tuned plan, ms"]) == ("0.500", "0.400")
     assert first["dnnffi / tuned plan"] == "1.25"
 
 
 def texts(figure):
-    return [one.text for one in ET.fromstring(figures["svg"](figure)).iter(f"{SVG}text")]
+    return [one.text for one in ET.fromstring(figures.svg(figure)).iter(f"{SVG}text")]
 
 
 def test_each_stream_has_its_times_and_ratios():
-    found = record()
-    head = tables["head"](found)
-    rows = [dict(zip(head, row, strict=True)) for row in tables["rows"](found)]
+    rows, *_ = shown(record())
     second = rows[1]
     assert second["Stream"] == EVERYDAY[1].name
     assert (second["dnnffi, ms"], second["torch packed, ms"]) == ("2.000", "32.000")
     assert second["dnnffi / tuned plan"] == "1.25"
     assert second["better of PyTorch / dnnffi"] == "8.00"
     assert second["first epoch, s"] == "0.30"
-    assert "dnnffi / tuned plan" not in tables["head"](record({"dnnffi": 1.0, "torch x": 2.0}))
+    (first, *_), *_ = shown(record({"dnnffi": 1.0, "torch x": 2.0}))
+    assert "dnnffi / tuned plan" not in first
     equal = next(row for row in rows if " equal " in row["Stream"])
     assert equal["torch packed, ms"] == "not measured"
     assert rows[-1]["Stream"] == "geometric mean, everyday"
@@ -89,14 +91,17 @@ def test_each_stream_has_its_times_and_ratios():
 
 
 def test_resets_have_their_ratio_to_a_batch_without_them():
-    found = record({"dnnffi": 1.0, "dnnffi resets 1%": 1.5, "dnnffi resets 10%": 2.0})
-    first = dict(zip(tables["head"](found), tables["rows"](found)[0], strict=True))
+    times = {"dnnffi": 1.0, "dnnffi resets 1%": 1.5, "dnnffi resets 10%": 2.0}
+    (first, *_), *_ = shown(record(times))
     assert first["dnnffi resets 1% / dnnffi"] == "1.50"
     assert first["dnnffi resets 10% / dnnffi"] == "2.00"
 
 
-def test_aims_are_shown_with_and_without_a_record():
-    found, without = tables["aim_rows"](record()), tables["aim_rows"](None)
+def test_aims_are_shown_with_and_without_figures():
+    found, without = (
+        [tuple(row.values()) for row in next(record_tables.stream_aims(one))]
+        for one in (record(), {"shapes": [], "rows": [], "settings": {}})
+    )
     assert len(found) == len(without) == 9
     assert [row[:3] for row in found] == [row[:3] for row in without]
     assert {row[3:] for row in without} == {("not measured", "-")}
@@ -106,14 +111,14 @@ def test_aims_are_shown_with_and_without_a_record():
 
 
 def test_the_conditions_name_turns_noise_and_seed():
-    said = tables["words"](record() | {"seed": 38})
+    _, said, _ = shown(record() | {"seed": 38})
     assert said.startswith("80 batches an epoch, 3 turns of each model.")
     assert "differs by at most 10% of its median" in said
-    assert said.endswith("The seed of the set random: 38.")
+    assert "The seed of the set random: 38. A record of " in said
 
 
 def test_bars_of_a_stream_are_scaled_to_its_longest():
-    figure = figures["streams"](record())
+    figure = figures.streams(record())
     (axes,) = figure.axes
     widths = {bars.get_label(): [bar.get_width() for bar in bars] for bars in axes.containers}
     ragged = [stream for stream in EVERYDAY if stream.ragged]
@@ -124,7 +129,7 @@ def test_bars_of_a_stream_are_scaled_to_its_longest():
 
 
 def test_the_figure_says_times_means_and_the_machine():
-    said = texts(figures["streams"](record()))
+    said = texts(figures.streams(record()))
     assert {"1", "8", "16", "LSTM, 2 layers, H 512, f16, dropout 0.2"} <= set(said)
     assert "64 rows, each of 5 to 60 steps, training" in said
     assert "1 row, all of 5 to 100 steps, inference" in said
@@ -139,40 +144,13 @@ def test_without_the_everyday_streams_there_is_no_figure():
     found = record()
     for shape in found["shapes"]:
         shape["sets"] = ["random"]
-    assert figures["streams"](found) is None
-    assert figures["streams"](record({"torch padded": 1.0})) is None
-
-
-@pytest.mark.parametrize("name", ["stream.json", "stream_conv.json", "stream_resets.json"])
-def test_a_record_in_the_checkout_is_shown_with_its_figures(name):
-    path = RECORDS / name
-    if not path.exists():
-        pytest.skip("this record was not made yet")
-    found = json.loads(path.read_text(encoding="utf-8"))
-    head = tables["head"](found)
-    rows = {row[0]: dict(zip(head, row, strict=True)) for row in tables["rows"](found)}
-    for row in found["rows"]:
-        if "ms" in row:
-            cell = rows[row["shape"]][f"{row['model']}, ms"]
-            assert float(cell) == pytest.approx(row["ms"], abs=6e-4)
-    by_name = {
-        model: {row["shape"]: row["ms"] for row in found["rows"] if row["model"] == model}
-        for model in ("dnnffi", "tuned plan")
-    }
-    for shape_set in {one for shape in found["shapes"] for one in shape["sets"]}:
-        names = [shape["name"] for shape in found["shapes"] if shape_set in shape["sets"]]
-        both = [name for name in names if all(name in times for times in by_name.values())]
-        if both:
-            mean = geometric_mean(by_name["dnnffi"][n] / by_name["tuned plan"][n] for n in both)
-            cell = rows[f"geometric mean, {shape_set}"]["dnnffi / tuned plan"]
-            assert float(cell) == pytest.approx(mean, abs=6e-3)
+    assert figures.streams(found) is None
+    assert figures.streams(record({"torch padded": 1.0})) is None
 
 
 def test_the_figure_in_the_checkout_is_that_of_the_record_and_on_the_front_page():
-    path, kept = RECORDS / "stream.json", DOCS / "stream.svg"
     shown = re.search(r"^!\[[^]]+\]\(docs/stream\.svg\)$", (ROOT / "README.md").read_text(), re.M)
-    assert kept.exists() == path.exists() == bool(shown)
-    if path.exists():
-        figure = figures["streams"](json.loads(path.read_text(encoding="utf-8")))
-        found = [one.text for one in ET.fromstring(kept.read_text("utf-8")).iter(f"{SVG}text")]
-        assert found == texts(figure), "make docs draws it"
+    assert shown
+    kept = ET.fromstring((DOCS / "stream.svg").read_text(encoding="utf-8"))
+    drawn = texts(figures.streams(Record.read("stream.json")))
+    assert [one.text for one in kept.iter(f"{SVG}text")] == drawn, "make docs draws it"

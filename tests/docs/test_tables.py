@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import importlib
 import re
-import runpy
 from pathlib import Path
 from statistics import geometric_mean, median
 
+import own_aims
 import pytest
+import record_tables
+from records import CONTENTS, Record, blocks
+from support_table import support_table
 
 from dnnffi.bench.images import SETS as IMAGE_SETS
 from dnnffi.bench.shapes import SETS, draw_shapes, shapes_of
 from dnnffi.cli.sources import RECORDS
 
-DOCS = Path(__file__).parents[2] / "docs"
-records = runpy.run_path(str(DOCS / "records.py"))
-own_aims = runpy.run_path(str(DOCS / "own_aims.py"))
-support = runpy.run_path(str(DOCS / "support_table.py"))
 PHASES = ("inference", "training")
 RUNS_OF_TESTS = ("gpu.json", "miopen.json", "vulkan.json", "vulkan_gpu.json")
 
+read = Record.read
 
-def read(name):
-    return json.loads((DOCS / "verification" / name).read_text(encoding="utf-8"))
+
+def shown(make, *records):
+    """Return the cells of the first table of a content, by row."""
+    return [tuple(row.values()) for row in next(make(*records))]
+
+
+def head(make, *records):
+    """Return the words of the head of the first table of a content."""
+    return list(next(make(*records))[0])
 
 
 def numbers(*cells):
@@ -46,7 +53,8 @@ def milliseconds(record, model, phase, key="ms"):
 @pytest.mark.parametrize("name", RUNS_OF_TESTS)
 def test_a_run_of_tests_is_shown_with_its_counts(name):
     record = read(name)
-    rows = dict(records["gpu_rows" if name == "gpu.json" else "miopen_rows"](record, []))
+    make = record_tables.gpu_record if name == "gpu.json" else record_tables.checked_record
+    rows = dict(next(make(record)))
     counts = [record[kind] for kind in ("passed", "failed", "error", "skipped")]
     assert numbers(rows["Tests"]) == counts
     assert counts[0] == sum(record["tests"].values())
@@ -61,7 +69,7 @@ def test_a_run_of_tests_is_shown_with_its_counts(name):
 
 def test_runs_under_the_sanitizer_are_shown_with_their_errors():
     record = read("memcheck.json")
-    errors, *found = records["memcheck_rows"](record, [])
+    errors, *found = next(record_tables.memcheck_record(record))
     assert numbers(errors[1]) == [sum(run["errors"] for run in record["runs"])]
     tests = [row for row in found if row[0].startswith("Tests, ")]
     assert len(tests) == len(record["runs"]) > 50
@@ -72,7 +80,7 @@ def test_runs_under_the_sanitizer_are_shown_with_their_errors():
 
 def test_the_times_of_voice_activity_are_shown():
     record = read("voice_activity.json")
-    *stream, chunk, hours = records["voice_rows"](record)
+    *stream, chunk, hours = shown(record_tables.voice_activity, record)
     for row, which in zip(stream, ("minimum", "median"), strict=True):
         times = record["chunk_us"]
         expected = [times[name][which] for name in ("dnnffi", "onnxruntime")]
@@ -83,7 +91,7 @@ def test_the_times_of_voice_activity_are_shown():
 
 def test_a_device_without_onnxruntime_is_shown():
     record = read("voice_activity_gpu.json")
-    rows = records["voice_rows"](record)
+    rows = shown(record_tables.voice_activity, record)
     for row, which in zip(rows[:2], ("minimum", "median"), strict=True):
         time, other = row[1:]
         assert numbers(time) == nearly([record["chunk_us"]["dnnffi"][which]], 0)
@@ -91,26 +99,26 @@ def test_a_device_without_onnxruntime_is_shown():
 
 
 def test_the_host_cost_of_calls_is_shown():
-    rows = read("call_overhead.json")["rows"]
-    found = records["overhead_rows"]({"rows": rows})
-    for shown, row in zip(found, rows, strict=True):
+    record = read("call_overhead.json")
+    found = shown(record_tables.call_overhead, record)
+    for cells, row in zip(found, record["rows"], strict=True):
         expected = [row["raw"], row["executor"] - row["raw"]]
         expected += [row[key] for key in ("functional", "allocations", "launch", "torch")]
-        assert numbers(*shown[1:]) == nearly(expected, 1)
+        assert numbers(*cells[1:]) == nearly(expected, 1)
 
 
 def test_the_host_cost_of_the_parts_of_a_call_is_shown():
     parts = {"kernel": 6.26, "product": 12.04, "array": 2.31}
-    found = records["part_rows"]({"parts": parts})
+    found = shown(record_tables.call_parts, {"parts": parts})
     assert [row[1] for row in found] == ["6.3", "12.0", "2.3", "not measured"]
 
 
 def test_first_calls_are_shown():
-    rows = read("first_call.json")["rows"]
-    for shown, row in zip(records["first_rows"]({"rows": rows}), rows, strict=True):
+    record = read("first_call.json")
+    for cells, row in zip(shown(record_tables.first_call, record), record["rows"], strict=True):
         expected = [row["first_s"], row["longest_s"], row["longest_call"], row["sum_s"]]
-        assert shown[0] == row["shape"]
-        assert numbers(*shown[2:]) == nearly([*expected, 1e3 * row["last_s"]], 2)
+        assert cells[0] == row["shape"]
+        assert numbers(*cells[2:]) == nearly([*expected, 1e3 * row["last_s"]], 2)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -118,10 +126,11 @@ def test_first_calls_are_shown():
 def test_a_benchmark_of_networks_is_shown(name, phase):
     record = read(name)
     images = name == "bench_cnn.json"
-    models = list(records["IMAGE_MODELS" if images else "BENCH_MODELS"])
+    models = record_tables.IMAGE_MODELS if images else record_tables.NETWORK_MODELS
     columns = [milliseconds(record, model, phase) for model in models]
     hosts = [milliseconds(record, model, phase, "host_us") for model in ("dnnffi", "torch eager")]
-    rows = records["bench_rows"](record, phase, models)
+    tables = blocks("bench-images" if images else "bench-record")[1:4:2]
+    rows = [tuple(row.values()) for row in tables[PHASES.index(phase)]]
     assert [row[0] for row in rows] == [shape["name"] for shape in record["shapes"]]
     assert all([columns[0], *hosts])
     for shape, *cells in rows:
@@ -149,8 +158,8 @@ def test_the_host_cost_of_plans_is_shown():
         for phase in PHASES
         for model in ("dnnffi", "dnnffi plan", "dnnffi plan captured", "torch eager")
     ]
-    assert len(records["PLAN_HEAD"]) == 1 + len(columns)
-    for shape, *cells in records["plan_rows"](record):
+    for shape, *cells in shown(record_tables.bench_plans, record):
+        assert len(cells) == len(columns)
         expected = [column[shape] for column in columns if shape in column]
         assert numbers(*cells) == nearly(expected, 1)
 
@@ -167,7 +176,7 @@ def equal_shapes(record):
 @pytest.mark.parametrize("name", ["bench_rnn.json", "bench_own.json"])
 def test_what_networks_gain_over_the_library_is_shown(name):
     record = read(name)
-    *rows, means = records["gain_rows"](record)
+    *rows, means = shown(record_tables.bench_gain, record)
     gained = []
     for phase, begin in zip(PHASES, (1, 4), strict=True):
         raw = milliseconds(record, "cudnn raw", phase)
@@ -186,12 +195,12 @@ def test_what_networks_gain_over_the_library_is_shown(name):
 def test_the_aims_of_networks_are_shown_with_the_means_of_the_record():
     record = read("bench_rnn.json")
     equal = equal_shapes(record)
-    rows = {(row[0], row[1]): row for row in records["target_rows"](record)}
+    rows = {(row[0], row[1]): row for row in shown(record_tables.bench_targets, record)}
     for phase, words in zip(PHASES, ("inference", "forward + backward"), strict=True):
         peer, own = (milliseconds(record, model, phase) for model in ("torch eager", "dnnffi"))
         mean = geometric_mean(peer[shape] / own[shape] for shape in equal)
-        shown = numbers(rows[f"{words}, geometric mean", "PyTorch"][3])
-        assert shown == nearly([mean, len(equal)], 2)
+        cell = rows[f"{words}, geometric mean", "PyTorch"][3]
+        assert numbers(cell) == nearly([mean, len(equal)], 2)
 
 
 def test_convolutions_are_shown_with_pytorchs_time_over_theirs():
@@ -201,8 +210,8 @@ def test_convolutions_are_shown_with_pytorchs_time_over_theirs():
         (f"{row['set']} {row['layer']}", f"{row['config']}, {names[row['operation']]}"): row
         for row in record["kernels"]
     }
-    _, *columns = records["conv_layers_head"](record)
-    for layer, *cells in records["conv_layers"](record):
+    _, *columns = head(record_tables.conv_layers, record)
+    for layer, *cells in shown(record_tables.conv_layers, record):
         for column, cell in zip(columns, cells, strict=True):
             row = rows.pop((layer, column), {})
             times = [row["dnnffi"]] if "dnnffi" in row else []
@@ -214,31 +223,31 @@ def test_convolutions_are_shown_with_pytorchs_time_over_theirs():
 
 def test_the_aims_of_convolutions_are_shown_with_the_figures_of_the_record():
     record = read("bench_conv.json")
-    rows = {row[0]: row for row in records["conv_aims"](record)}
+    rows = {row[0]: row for row in shown(record_tables.conv_aims, record)}
     for config in {row["config"] for row in record["kernels"]}:
         both = [row for row in record["kernels"] if row["config"] == config and "torch" in row]
         ratios = [row["torch"] / row["dnnffi"] for row in both]
         what = f"kernels, PyTorch's time over dnnffi's, {config}"
-        shown = numbers(rows[f"{what}, geometric mean"][2])
-        assert shown == nearly([geometric_mean(ratios), len(ratios)], 2)
+        cell = rows[f"{what}, geometric mean"][2]
+        assert numbers(cell) == nearly([geometric_mean(ratios), len(ratios)], 2)
         assert numbers(rows[f"{what}, lowest"][2]) == nearly([min(ratios)], 2)
         if "errors" in both[0]:
             errors = {side: [row["errors"][side] for row in both] for side in ("dnnffi", "torch")}
             precise = [one for one, e in zip(ratios, errors["torch"], strict=True) if e <= 1e-4]
-            shown = rows[f"{what}, lowest where both are precise"][2]
+            cell = rows[f"{what}, lowest where both are precise"][2]
             assert 0 < len(precise) < len(ratios)
-            assert numbers(shown) == nearly([min(precise)], 2)
+            assert numbers(cell) == nearly([min(precise)], 2)
             most = [max(errors["dnnffi"]), max(errors["torch"])]
             assert numbers(rows[f"error, largest, {config}"][2]) == pytest.approx(most, rel=0.5)
     for row in record["host"]:
         for words, key in (("a held plan", "held"), ("dnnffi.conv", "functional")):
-            shown = rows[f"host cost of a call of {words}, {row['problem']}"][2]
-            assert numbers(shown) == nearly([row[key], row["torch"]], 1)
+            cell = rows[f"host cost of a call of {words}, {row['problem']}"][2]
+            assert numbers(cell) == nearly([row[key], row["torch"]], 1)
     for config in {row["config"] for row in record["first"]}:
         calls = [row for row in record["first"] if row["config"] == config]
         medians = [median(row[side] for row in calls) for side in ("dnnffi", "torch")]
-        shown = numbers(rows[f"first call of a new problem, {config}"][2])
-        assert shown == nearly([*medians, len(calls)], 2)
+        cell = rows[f"first call of a new problem, {config}"][2]
+        assert numbers(cell) == nearly([*medians, len(calls)], 2)
 
 
 def is_reached(aim, measured):
@@ -250,7 +259,9 @@ def is_reached(aim, measured):
 
 
 def test_an_aim_is_said_to_be_reached_if_its_figure_does_so():
-    rows = [row for row in records["conv_aims"](read("bench_conv.json")) if numbers(row[1])]
+    rows = [
+        row for row in shown(record_tables.conv_aims, read("bench_conv.json")) if numbers(row[1])
+    ]
     rows += [row for row in targets() if numbers(row[1]) and numbers(row[2])]
     assert {row[3] for row in rows} == {"yes", "no"}
     for words, aim, measured, said in rows:
@@ -260,12 +271,15 @@ def test_an_aim_is_said_to_be_reached_if_its_figure_does_so():
 
 def targets():
     """Return (what, aim, measured, reached) of the rows of the table of aims for networks."""
-    return [(what, *cells[1:4]) for what, *cells in records["target_rows"](read("bench_rnn.json"))]
+    return [
+        (what, *cells[1:4])
+        for what, *cells in shown(record_tables.bench_targets, read("bench_rnn.json"))
+    ]
 
 
 def test_untuned_layers_are_shown_with_means_and_the_lowest():
     record = read("bench_depthwise.json")
-    rows = records["untuned_rows"](record)
+    rows = shown(record_tables.depthwise_bench, record)
     assert sum(int(row[2]) for row in rows) == len(record["kernels"])
     for config, operation, _, *cells in rows:
         kernels = [
@@ -282,20 +296,21 @@ def test_untuned_layers_are_shown_with_means_and_the_lowest():
 @pytest.mark.parametrize("phase", PHASES)
 def test_networks_in_jax_are_shown(phase):
     record = read("bench_jax.json")
-    rows = records["jax_rows"](record, phase)
+    tables = blocks("jax-bench")[1:4:2]
+    rows = [tuple(row.values()) for row in tables[PHASES.index(phase)]]
     for (shape, *cells), row in zip(rows, record["rows"], strict=True):
         times = {name: ms for name, ms in row[phase].items() if isinstance(ms, float)}
         unrolled = [ms for name, ms in times.items() if name.startswith("scan ")]
         expected = [times.get(name) for name in ("dnnffi.jax", "plan", "scan 1")]
-        shown = [numbers(cell)[:1] for cell in cells]
+        found = [numbers(cell)[:1] for cell in cells]
         assert shape == row["shape"]
-        for one, ms in zip(shown, expected, strict=False):
+        for one, ms in zip(found, expected, strict=False):
             assert one == nearly([] if ms is None else [ms], 3)
         others = [ms for name, ms in times.items() if name not in ("dnnffi.jax", "plan")]
-        assert shown[-1] == nearly([min(others) / times["dnnffi.jax"]] if others else [], 2)
+        assert found[-1] == nearly([min(others) / times["dnnffi.jax"]] if others else [], 2)
         assert len(unrolled) > 1
-        assert shown[3] == nearly([min(unrolled[1:])], 3)
-    aims = records["jax_aims"](record)
+        assert found[3] == nearly([min(unrolled[1:])], 3)
+    aims = shown(record_tables.jax_aims, record)
     ratios = [
         row[one]["plan"] / row[one]["dnnffi.jax"]
         for row in record["rows"]
@@ -354,7 +369,7 @@ def own_speedups(phase):
 def test_the_aims_for_our_own_kernels_are_shown_with_the_figures_of_the_records():
     both = [read("bench_rnn.json"), read("bench_own.json")]
     shapes = {one["name"]: one for record in both for one in record["shapes"]}
-    rows = own_aims["rows"](both, read("bench_jax.json"), read("own_steps.json"))
+    rows = shown(own_aims.own_aims, *both, read("bench_jax.json"), read("own_steps.json"))
     assert [row[0] for row in rows] == list(OWN_LINES)
     for words, aim, *cells in rows:
         expected_aim, about = OWN_LINES[words]
@@ -378,7 +393,7 @@ def test_scans_of_jax_are_shown_beside_captured_plans():
     jax = read("bench_jax.json")
     both = [read("bench_rnn.json"), read("bench_own.json")]
     scans = {row["shape"]: row for row in jax["rows"]}
-    for shape, *cells in own_aims["jax_rows"](both, jax):
+    for shape, *cells in shown(own_aims.own_jax, *both, jax):
         for number, phase in enumerate(PHASES):
             own = next(
                 times[shape]
@@ -387,15 +402,14 @@ def test_scans_of_jax_are_shown_beside_captured_plans():
             )
             times = scans[shape][phase].items()
             scan = min(ms for name, ms in times if name.startswith("scan "))
-            shown = cells[3 * number : 3 * number + 3]
-            assert numbers(*shown[:2]) == nearly([scan, own], 3)
-            assert numbers(shown[2]) == nearly([scan / own], 2)
+            found = cells[3 * number : 3 * number + 3]
+            assert numbers(*found[:2]) == nearly([scan, own], 3)
+            assert numbers(found[2]) == nearly([scan / own], 2)
 
 
 def test_what_works_is_shown_with_the_problems_that_passed():
     found = [read(name) for name in ("gpu.json", "miopen.json", "vulkan.json")]
-    named = dict(zip(("cudnn", "miopen", "vulkan"), found, strict=True))
-    rows = {row[0]: row[1:4] for row in support["support_rows"](named)}
+    rows = {row[0]: row[1:4] for row in shown(support_table, *found)}
     for words, asked, refusal in (
         ("LSTM", {"lstm"}, None),
         ("float16", {"float16"}, None),
@@ -418,16 +432,17 @@ def test_what_works_is_shown_with_the_problems_that_passed():
 
 def test_several_gpus_in_jax_are_shown():
     record = read("bench_jax.json")
-    for shown, row in zip(records["jax_device_rows"](record), record["devices"], strict=True):
+    rows = shown(record_tables.jax_devices, record)
+    for cells, row in zip(rows, record["devices"], strict=True):
         expected = [row["devices"]]
         for how in ("shard_map", "jit"):
             expected += [row[how], row[f"{how} throughput"]]
-        assert numbers(*shown[:5]) == nearly(expected, 2)
+        assert numbers(*cells[:5]) == nearly(expected, 2)
 
 
 def test_convolutions_in_jax_are_shown():
     record = read("bench_jax_conv.json")
-    for _, config, operation, count, mean, slower, _ in records["jax_conv_rows"](record):
+    for _, config, operation, count, mean, slower, _ in shown(record_tables.jax_conv, record):
         ratios = [
             row["jax"] / row["djax"]
             for row in record["rows"]
@@ -446,28 +461,67 @@ def test_the_benchmark_of_vulkan_is_shown(name):
         for row in record["rows"]
         for call, ms in row["median_ms"].items()
     ]
-    rows = records["vulkan_rows"](record)
+    calls, *parts, said = record_tables.vulkan_bench(record)
+    rows = [tuple(row.values()) for row in calls]
     for (problem, call, times, ratios, *_), values in zip(rows, expected, strict=True):
         assert (problem, call) == values[:2]
         assert [*numbers(times), numbers(ratios)[0]] == nearly(values[2:], 2)
-    assert len(records["vulkan_parts"](record)) == sum("parts_us" in r for r in record["rows"])
-    assert numbers(records["vulkan_bounds"](record))[0] == nearly(record["bounds"]["gflops"], 0)
+    assert sum(map(len, parts)) == sum("parts_us" in row for row in record["rows"])
+    assert numbers(said)[0] == nearly(record["bounds"]["gflops"], 0)
 
 
 def test_launches_are_shown_with_the_words_that_differed():
     record = read("own_stress.json")
     keys = ("launches", "problems", "seconds", "graph_launches", "direct_calls", "threads")
-    shown = numbers(records["stress_text"](record))
-    assert shown == [*(record[key] for key in keys), record["products_beside"]]
+    said = next(record_tables.own_stress(record))
+    assert numbers(said) == [*(record[key] for key in keys), record["products_beside"]]
     assert record["differing_words"] == 0
 
 
+@pytest.mark.parametrize("name", ["stream.json", "stream_conv.json", "stream_resets.json"])
+def test_streams_are_shown_with_their_times_and_means(name):
+    record = read(name)
+    rows = {row["Stream"]: row for row in next(record_tables.stream_bench(record))}
+    for row in record["rows"]:
+        if "ms" in row:
+            assert numbers(rows[row["shape"]][f"{row['model']}, ms"]) == nearly([row["ms"]], 3)
+    by_name = {
+        model: {row["shape"]: row["ms"] for row in record["rows"] if row["model"] == model}
+        for model in ("dnnffi", "tuned plan")
+    }
+    for shape_set in {one for shape in record["shapes"] for one in shape["sets"]}:
+        names = [shape["name"] for shape in record["shapes"] if shape_set in shape["sets"]]
+        both = [name for name in names if all(name in times for times in by_name.values())]
+        if both:
+            mean = geometric_mean(by_name["dnnffi"][n] / by_name["tuned plan"][n] for n in both)
+            cell = rows[f"geometric mean, {shape_set}"]["dnnffi / tuned plan"]
+            assert numbers(cell) == nearly([mean], 2)
+
+
+def test_calls_through_each_entry_are_shown():
+    record = read("callers.json")
+    rows = {
+        (row["Network"], row["Figure"]): row for row in next(record_tables.caller_bench(record))
+    }
+    words = {"inference": "inference", "training": "forward + backward"}
+    for row in record["rows"]:
+        if "ms" in row:
+            cell = rows[row["shape"], f"{words[row['phase']]}, ms"][row["model"]]
+            assert numbers(cell) == nearly([row["ms"]], 3)
+
+
 def test_every_record_is_read_by_a_test_of_its_tables():
-    files = ("test_tables.py", "test_stream_tables.py", "test_caller_tables.py")
-    paths = (Path(__file__).with_name(name) for name in files)
-    text = "".join(path.read_text(encoding="utf-8") for path in paths)
+    text = Path(__file__).read_text(encoding="utf-8")
     # own_steps.json is drawn (test_figures.py), to own_costs.json a model is fitted
     # (test_own_costs.py), and texts are shown as they are.
     tables = {name for name in RECORDS if name.endswith(".json")}
     tables -= {"own_steps.json", "own_costs.json"}
     assert {name for name in tables if f'"{name}"' not in text} == set()
+
+
+def test_every_content_is_on_a_page_and_the_pages_name_no_other():
+    for module in ("figures", "limit_tables"):  # which are not used above
+        importlib.import_module(module)
+    pages = (Path(__file__).parents[2] / "docs").glob("*.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert set(re.findall(r"^```\{generated\} (\S+)", text, re.MULTILINE)) == CONTENTS.keys()

@@ -1,0 +1,123 @@
+"""The directives of the pages.
+
+``generated NAME [FILE]`` shows a content that a function with `records.shows` makes, with FILE
+instead of its first record; its option ``fold`` is a title under which a reader opens a long table.
+``loss-figure TITLE`` draws the losses that the code of its page computes. ``diagram FILE`` shows an
+SVG of the repository in the colours of the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar
+
+import figures
+import limit_tables  # noqa: F401 - registers contents, like the modules below
+import own_aims  # noqa: F401
+import record_tables  # noqa: F401
+import support_table  # noqa: F401
+from docutils import nodes
+from docutils.parsers.rst import directives
+from records import CONTENTS, DOCS, Block, Html, Literal, blocks
+from sphinx.util.docutils import SphinxDirective
+
+
+class Generated(SphinxDirective):
+    """``generated NAME [FILE]``."""
+
+    required_arguments = 1
+    optional_arguments = 1
+    option_spec: ClassVar[Any] = {"fold": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        if self.arguments[0] not in CONTENTS:
+            raise self.error(f"no generated content has the name {self.arguments[0]}")
+        self.env.note_reread()  # it depends on records and on the code
+        shown = [_node(block) for block in blocks(*self.arguments)]
+        if "fold" not in self.options:
+            return shown
+        title = escape(self.options["fold"])
+        opening = Html(f"<details class='fold'><summary>{title}</summary>")
+        return [_node(opening), *shown, _node(Html("</details>"))]
+
+
+def _node(block: Block) -> nodes.Node:
+    if isinstance(block, Html):
+        return nodes.raw("", block, format="html")
+    if isinstance(block, Literal):
+        return nodes.literal_block(block, block, language="text")
+    if isinstance(block, str):
+        return nodes.paragraph(text=block)
+    first = block[0]
+    if isinstance(first, dict):
+        return _table([list(row.values()) for row in block], list(first))
+    return _table(block)
+
+
+def _table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> nodes.table:
+    """Return a table of plain text."""
+    longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    group = nodes.tgroup(cols=len(longest))
+    # A name of a shape is not to take six lines beside columns of short numbers.
+    group += [nodes.colspec(colwidth=min(max(length, 9), 30)) for length in longest]
+    if head:
+        group += nodes.thead("", _row(head))
+    group += nodes.tbody("", *map(_row, rows))
+    return nodes.table("", group, classes=["colwidths-given"])
+
+
+def _row(texts: Sequence[str]) -> nodes.row:
+    return nodes.row("", *(nodes.entry("", nodes.paragraph(text=text)) for text in texts))
+
+
+class LossFigure(SphinxDirective):
+    """``loss-figure TITLE``: runs the blocks above it on NumPy, and draws their ``losses``."""
+
+    final_argument_whitespace = True
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(self.get_source_info()[0])
+        above = path.read_text(encoding="utf-8").partition("{loss-figure}")[0]
+        names: dict[str, Any] = {}
+        for code in re.findall(r"^```python\n(.*?)^```$", above, re.MULTILINE | re.DOTALL):
+            exec(compile(code, str(path), "exec"), names)
+        title = self.arguments[0]
+        drawn = [figures.svg(figures.curve(names["losses"], title, one)) for one in figures.LAYOUTS]
+        return [_node(figures.in_both_layouts("loss", f"A curve: {title}", *drawn))]
+
+
+class Diagram(SphinxDirective):
+    """``diagram FILE``: an SVG whose text describes it.
+
+    The file ``NAME_narrow.svg`` has the layout for a narrow column.
+    """
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        path = DOCS / self.arguments[0]
+        drawn = []
+        for file in (path, path.with_name(f"{path.stem}_narrow.svg")):
+            self.env.note_dependency(str(file))
+            drawn.append(figures.with_dark_mode(file.read_text(encoding="utf-8")))
+        return [_node(figures.in_both_layouts(path.stem, " ".join(self.content), *drawn))]
+
+
+def add_figure_style(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
+    """Add the CSS of figures to a page that has some."""
+    if 'class="record-figure"' in context.get("body", ""):
+        context["metatags"] = f"{context.get('metatags', '')}<style>{figures.page_style()}</style>"
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the directives."""
+    app.add_directive("generated", Generated)
+    app.add_directive("loss-figure", LossFigure)
+    app.add_directive("diagram", Diagram)
+    app.connect("html-page-context", add_figure_style)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,679 @@
+"""The contents of the pages that are made of one record each.
+
+No page repeats a figure of a record. The aims for dnnffi's own kernels are in `own_aims`, figures
+that are drawn in `figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+from records import (
+    Block,
+    Literal,
+    Pairs,
+    Record,
+    Rows,
+    fixed,
+    grouped,
+    mean_of,
+    ratio_columns,
+    shows,
+    table_of,
+    yes_or_no,
+)
+
+from dnnffi.bench.callers import report as callers
+from dnnffi.bench.streams import report as streams
+from dnnffi.bench.streams.model import FUNCTIONS as STREAM_FUNCTIONS
+from dnnffi.bench.streams.model import TUNED_PLAN, with_resets
+from dnnffi.bench.streams.resets import RESET_RATES
+from dnnffi.bench.summary import (
+    CAPTURED,
+    EAGER,
+    FUNCTIONS,
+    GRAPH,
+    OF_IMAGES,
+    OURS,
+    PHASE_WORDS,
+    RAW,
+    compared_shapes,
+    figures,
+    targets,
+)
+from dnnffi.execution.tolerance import TOLERANCES
+
+
+@shows("gpu.json")
+def gpu_record(record: Record) -> Iterator[Block]:
+    """Yield the last run of the tests on a GPU."""
+    yield [_counts(record), *_environment(record)]
+
+
+@shows("memcheck.json")
+def memcheck_record(record: Record) -> Iterator[Block]:
+    """Yield the runs under compute-sanitizer."""
+    runs = record["runs"]
+    yield [
+        ("Errors found", f"{sum(run['errors'] for run in runs):,}"),
+        *((f"Tests, {run['tool']}", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
+        *_environment(record),
+    ]
+
+
+@shows("miopen.json")
+def checked_record(record: Record) -> Iterator[Block]:
+    """Yield a run of tests that compare problems with the reference."""
+    yield [
+        _counts(record),
+        ("Problems", f"{sum(record['problems'].values()):,} compared with the reference"),
+        _run_on(record),
+        ("Verified on", record["verified"]),
+        ("With", f"NumPy {record['numpy']}, Python {record['python']}"),
+    ]
+
+
+def _counts(record: Record) -> tuple[str, str]:
+    counts = [f"{record[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped")]
+    return ("Tests", ", ".join(counts))
+
+
+def _run_on(record: Record) -> tuple[str, str]:
+    state = record.state(record.get("source"))
+    return ("Run on", f"{state}, dnnffi {record['dnnffi']}, {record['date']}")
+
+
+def _environment(record: Record) -> Pairs:
+    major, minor = divmod(int(record["cuda_driver_api"]), 1000)
+    versions = f"CuPy {record['cupy']}, NumPy {record['numpy']}, Python {record['python']}"
+    return [
+        _run_on(record),
+        ("Device", f"{record['device']}, {record['devices']} in the machine"),
+        ("Driver", f"{record['driver']}, CUDA {major}.{minor // 10}"),
+        ("cuDNN", str(record["cudnn"])),
+        ("With", versions),
+    ]
+
+
+@shows("oracle_torch.txt")
+def text_record(record: Record) -> Iterator[Block]:
+    """Yield a file of text without its hashes."""
+    yield Literal(record["text"])
+    yield f"A record of {record.state(record['source'])}."
+
+
+@shows("call_overhead.json")
+def call_overhead(record: Record) -> Iterator[Block]:
+    """Yield microseconds of the host: the C call, what the executor adds, and whole calls."""
+    calls = {
+        "dnnffi.lstm and its like": "functional",
+        "of it allocations": "allocations",
+        "of it the launch": "launch",
+        "PyTorch": "torch",
+    }
+    yield [
+        {
+            "Problem": row["problem"],
+            "C call": fixed(row["raw"], 1),
+            "executor": f"{row['executor'] - row['raw']:+.1f}",
+        }
+        | {words: fixed(row.get(key), 1) for words, key in calls.items()}
+        for row in record["rows"]
+    ]
+    yield record.conditions()
+
+
+@shows("call_overhead.json")
+def call_parts(record: Record) -> Iterator[Block]:
+    """Yield microseconds of the host of each part of a call of new sizes."""
+    parts = {
+        "kernel": "launch of a kernel by dnnffi's runtime",
+        "product": "matrix product by cuBLASLt",
+        "array": "array of CuPy",
+        "tensor": "tensor of PyTorch",
+    }
+    found = record.get("parts", {})
+    yield [
+        {"Part of a call": words, "Host, µs": fixed(found.get(name), 1)}
+        for name, words in parts.items()
+    ]
+    yield record.conditions()
+
+
+@shows("call_overhead.json")
+def tuning_report(record: Record) -> Iterator[Block]:
+    """Yield what `report()` said of the first problem that the host cost was measured of."""
+    yield Literal(record["reports"][0])
+    yield record.conditions()
+
+
+@shows("first_call.json")
+def first_call(record: Record) -> Iterator[Block]:
+    """Yield seconds of calls with nothing compiled or measured before."""
+    yield [
+        {
+            "Network": row["shape"],
+            "Calls": PHASE_WORDS[row["phase"]],
+            "First, s": fixed(row["first_s"], 2),
+            "Longest, s": f"{row['longest_s']:.2f} (call {row['longest_call']})",
+            "All 60, s": fixed(row["sum_s"], 2),
+            "Last, ms": fixed(row["last_s"] * 1e3, 2),
+        }
+        for row in record["rows"]
+    ]
+    yield record.conditions()
+
+
+@shows("voice_activity.json")
+def voice_activity(record: Record) -> Iterator[Block]:
+    """Yield the times of a chunk of one stream, and the throughput of many."""
+    ours, peer = (record["chunk_us"].get(name, {}) for name in ("dnnffi", "onnxruntime"))
+    streams = record["streams"]
+    many = f"{streams['count']} streams"
+    rows = [
+        ("one stream, minimum, µs a chunk", ours["minimum"], peer.get("minimum"), 0),
+        ("one stream, median, µs a chunk", ours["median"], peer.get("median"), 0),
+        (f"{many}, ms a chunk", streams["chunk_ms"], None, 2),
+        (f"{many}, hours of audio a second", streams["hours_per_second"], None, 2),
+    ]
+    yield [
+        {
+            "Silero VAD, chunks of 32 ms": words,
+            "dnnffi": fixed(own, digits),
+            "onnxruntime": fixed(other, digits),
+        }
+        for words, own, other, digits in rows
+    ]
+    yield record.conditions()
+
+
+@shows("bench_vulkan.json")
+def vulkan_bench(record: Record) -> Iterator[Block]:
+    """Yield the time of each call on Vulkan, its parts, and the bounds of the adapter."""
+    rows = record["rows"]
+    yield [
+        {
+            "Problem": row["problem"],
+            "Call": call,
+            "Median (least), ms": f"{ms:.2f} ({row['least_ms'][call]:.2f})",
+            "Of the reference's": (
+                f"{ms / row['median_ms']['reference']:.2f} "
+                f"({row['least_ms'][call] / row['least_ms']['reference']:.2f})"
+            ),
+            "Bound, ms": f"{row['bound_ms'][call]:.2f}" if call in row.get("bound_ms", ()) else "",
+            "Dispatches": str(row.get("dispatches", {}).get(call, "")),
+            "Submissions": str(row["submissions"]) if call == "auto" else "",
+        }
+        for row in rows
+        for call, ms in row["median_ms"].items()
+    ]
+    if any("parts_us" in row for row in rows):
+        parts = ("Prepare", "Submit", "Wait", "Results")
+        yield [
+            {"Network": row["problem"]}
+            | {part: f"{row['parts_us'][part.lower()]:,.0f}" for part in parts}
+            for row in rows
+            if "parts_us" in row
+        ]
+    yield vulkan_bounds(record.get("bounds")) + record.conditions()
+
+
+def vulkan_bounds(bounds: Mapping[str, Any] | None) -> str:
+    """Return the measured bounds of an adapter in sentences; empty without them."""
+    if bounds is None:
+        return ""
+    text = (
+        f"Kernels that do nothing else: {bounds['gflops']:,.0f} GFLOP/s; a dispatch after another "
+        f"takes {bounds['dispatch_us']:.1f} µs, a submission that is waited for "
+        f"{bounds['submission_us']:.0f} µs"
+    )
+    if "submission_asleep_us" in bounds:
+        text += (
+            f" ({bounds['submission_wgpu_py_us']:.0f} µs by wgpu-py's thread, "
+            f"{bounds['submission_asleep_us']:.0f} µs where the caller sleeps). 13 MB are copied "
+            f"out of mapped memory in {bounds['copy_one_thread_ms']:.2f} ms"
+        )
+        if bounds["copy_threads"] > 1:
+            text += f", by {bounds['copy_threads']} threads in {bounds['copy_ms']:.2f} ms"
+    return f"{text}. "
+
+
+@shows("bench_rnn.json")
+def bench_targets(record: Record) -> Iterator[Block]:
+    """Yield the aims for networks on an H200, and what was measured."""
+    peers = {EAGER: "PyTorch", GRAPH: "PyTorch in a CUDA graph", "": "-"}
+    yield [
+        {
+            "What": one.what,
+            "Against": peers[one.against],
+            "Aim": one.aim,
+            "dnnffi": one.measured,
+            "Reached": yes_or_no(one.reached),
+            "cuDNN alone": one.raw or "-",
+            "The functions": one.functions or "-",
+        }
+        for one in targets(record)
+    ]
+
+
+NETWORK_MODELS = {
+    FUNCTIONS: "dnnffi",
+    CAPTURED: "RNNPlan.capture",
+    RAW: "cuDNN alone",
+    EAGER: "PyTorch",
+    GRAPH: "PyTorch in a graph",
+}
+IMAGE_MODELS = {
+    model: model
+    for model in (FUNCTIONS, *OF_IMAGES, EAGER, "torch benchmark", "torch traced", GRAPH)
+}
+
+
+@shows("bench_rnn.json")
+def bench_record(record: Record) -> Iterator[Block]:
+    """Yield the times of all networks."""
+    return _times(record, NETWORK_MODELS)
+
+
+@shows("bench_cnn.json")
+def bench_images(record: Record) -> Iterator[Block]:
+    """Yield the times of all image CNNs."""
+    return _times(record, IMAGE_MODELS)
+
+
+def _times(record: Record, models: Mapping[str, str]) -> Iterator[Block]:
+    """Yield milliseconds by ``models``, with their words, and host microseconds of two of them."""
+    hosts = {FUNCTIONS: "host µs, dnnffi", EAGER: "host µs, PyTorch"}
+    for phase, words in PHASE_WORDS.items():
+        yield f"{words.capitalize()}:"
+        columns = {words: (figures(record, one, phase), 3) for one, words in models.items()}
+        columns |= {
+            words: (figures(record, one, phase, "host_us"), 1) for one, words in hosts.items()
+        }
+        yield table_of(_shapes(record), columns, "Shape")
+    yield record.conditions()
+
+
+def _shapes(record: Mapping[str, Any]) -> list[str]:
+    return [shape["name"] for shape in record["shapes"]]
+
+
+@shows("bench_rnn.json")
+def bench_plans(record: Record) -> Iterator[Block]:
+    """Yield microseconds of the host of each way to call a network, in both phases."""
+    columns = {
+        f"{words}, {'PyTorch' if model == EAGER else model}": (
+            figures(record, model, phase, "host_us"),
+            1,
+        )
+        for phase, words in PHASE_WORDS.items()
+        for model in (*OURS, EAGER)
+    }
+    yield table_of(_shapes(record), columns, "Shape")
+    yield record.conditions()
+
+
+@shows("bench_rnn.json")
+def bench_gain(record: Record) -> Iterator[Block]:
+    """Yield milliseconds of cuDNN's fastest algorithm in a graph and of a captured plan.
+
+    The last row has the geometric means of the ratios: over `compared_shapes`, else over all.
+    """
+    names = _shapes(record)
+    compared = compared_shapes(record) or names
+    columns, means = {}, {}
+    for phase, words in PHASE_WORDS.items():
+        raw, own = (figures(record, model, phase) for model in (RAW, CAPTURED))
+        columns |= ratio_columns(words, "cuDNN", raw, own)
+        gains, _ = columns[f"{words}, ratio"]
+        mean = mean_of(gains[name] for name in compared if name in gains)
+        means[f"{words}, ratio"] = fixed(mean, 2)
+    title = "geometric mean"
+    if len(compared) < len(names):
+        title += f", {len(compared)} shapes of the set performance with rows of equal length"
+    last = {"Shape": title} | dict.fromkeys(columns, "") | means
+    yield [*table_of(names, columns, "Shape"), last]
+    yield record.conditions()
+
+
+@shows("own_stress.json")
+def own_stress(record: Record) -> Iterator[Block]:
+    """Yield the result of a run of benchmarks/own_stress.py."""
+    wrong = record["differing_words"]
+    found = f"{wrong:,} words of four bytes differed" if wrong else "not a bit differed"
+    yield (
+        f"{record['launches']:,} launches of {record['problems']} problems in "
+        f"{record['seconds']:g} s, {record['graph_launches']:,} graphs and "
+        f"{record['direct_calls']:,} direct calls on {record['threads']} threads beside "
+        f"{record['products_beside']:,} matrix products: {found} from the first results."
+    )
+    yield record.conditions()
+
+
+@shows("stream.json")
+def stream_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for streams of batches, and what was measured."""
+    yield [
+        {
+            "What": one.what,
+            "Against": one.against or "-",
+            "Aim": one.aim,
+            "dnnffi's functions": one.measured,
+            "Reached": yes_or_no(one.reached),
+        }
+        for one in streams.targets(record)
+    ]
+
+
+@shows("stream.json")
+def stream_bench(record: Record) -> Iterator[Block]:
+    """Yield the time of a batch of each stream, and how it was measured."""
+    yield stream_rows(record)
+    yield f"{stream_conditions(record)} {record.conditions()}"
+    if any("known_ms" in row for row in record["rows"]):
+        yield "Milliseconds of a batch in the same epoch run once more, all sizes known:"
+        yield stream_rows(record, "known_ms")
+
+
+STREAM_RATIOS = {
+    "dnnffi / tuned plan": (STREAM_FUNCTIONS, TUNED_PLAN),
+    "better of PyTorch / dnnffi": (streams.BEST_TORCH, STREAM_FUNCTIONS),
+    **{
+        f"{model} / dnnffi": (model, STREAM_FUNCTIONS)
+        for model in (with_resets(STREAM_FUNCTIONS, rate) for rate in RESET_RATES)
+    },
+}
+"""The two models of each ratio of streams, by its words."""
+
+
+def stream_rows(record: Record, key: str = "ms") -> Rows:
+    """Return milliseconds of a batch by stream, and the geometric means of each set's ratios.
+
+    ``key`` is the field of the times: "ms", with the seconds of the first epoch, or "known_ms".
+    """
+    models = dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row)
+    pairs = {words: two for words, two in STREAM_RATIOS.items() if streams.ratios(record, *two)}
+    columns = {f"{model}, ms": (streams.figures(record, model, key), 3) for model in models}
+    columns |= {words: (streams.ratios(record, *two, key=key), 2) for words, two in pairs.items()}
+    if key == "ms":
+        first = streams.figures(record, STREAM_FUNCTIONS, "first_epoch_s")
+        columns["first epoch, s"] = first, 2
+    rows = table_of(_shapes(record), columns, "Stream")
+    for name in streams.sets_of(record):
+        of_set = streams.streams_of(record, name)
+        means = {
+            words: fixed(streams.mean_ratio(record, *two, of_set, key), 2)
+            for words, two in pairs.items()
+        }
+        rows.append({"Stream": f"geometric mean, {name}"} | dict.fromkeys(columns, "") | means)
+    return rows
+
+
+def stream_conditions(record: Record) -> str:
+    """Return the numbers of batches and turns, the noise, and the seeds, in sentences."""
+    said = [f"{streams.conditions(record)}."]
+    noise = [(streams.spread(row), row) for row in record["rows"] if "ms" in row]
+    if noise:
+        worst, row = max(noise, key=lambda one: one[0])
+        said.append(
+            f"Between the turns of a model a time differs by at most {worst:.0%} of its median "
+            f"({row['model']}, {row['shape']})."
+        )
+    if "seed" in record:
+        said.append(f"The seed of the set random: {record['seed']}.")
+    return " ".join(said)
+
+
+@shows("callers.json")
+def caller_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for a call through each entry, and what was measured."""
+    found = callers.targets(record)
+    yield [_aim(one.what, one.aim, one.measured, one.reached) for one in found]
+
+
+def _aim(what: str, aim: str, measured: str, is_reached: bool | None) -> dict[str, str]:
+    """Return the row of an aim."""
+    return {"What": what, "Aim": aim, "Measured": measured, "Reached": yes_or_no(is_reached)}
+
+
+@shows("callers.json")
+def caller_bench(record: Record) -> Iterator[Block]:
+    """Yield milliseconds and host microseconds of a call through each entry."""
+    entries = dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row)
+    yield [
+        {"Network": name, "Figure": f"{words}, {unit}"}
+        | {one: fixed(figures(record, one, phase, key).get(name), digits) for one in entries}
+        for name in _shapes(record)
+        for phase, words in PHASE_WORDS.items()
+        for key, unit, digits in (("ms", "ms", 3), ("host_us", "host µs", 1))
+    ]
+    yield record.conditions()
+
+
+PRECISE = TOLERANCES["float32", "strict"]  # TF32 is about seven times as far off
+
+
+@shows("bench_conv.json")
+def conv_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for convolutions, and what was measured."""
+    rows = []
+    for (config,), kernels in grouped(record["kernels"], "config").items():
+        rows += _kernel_aims(config, [row for row in kernels if "torch" in row])
+    for row in record["host"]:
+        peer = f"; PyTorch {row['torch']:.1f} µs" if "torch" in row else ""
+        for name, key, most in (("a held plan", "held", 6), ("dnnffi.conv", "functional", 12)):
+            what = f"host cost of a call of {name}, {row['problem']}"
+            rows.append(_aim(what, f"<= {most} µs", f"{row[key]:.1f} µs{peer}", row[key] <= most))
+    first = [row for row in record["first"] if "torch" in row]
+    for (config,), calls in grouped(first, "config").items():
+        own, peer = (median(row[name] for row in calls) for name in ("dnnffi", "torch"))
+        measured = f"{own:.2f} ms; PyTorch {peer:.2f} ms; medians of {len(calls)} problems"
+        what = f"first call of a new problem, {config}"
+        rows.append(_aim(what, "<= PyTorch's", measured, own <= peer))
+    yield rows
+
+
+def _kernel_aims(config: str, kernels: Collection[Any]) -> Rows:
+    """Return the aims for the kernels of one type and layout that PyTorch has, too."""
+    if not kernels:
+        return []
+    what = f"kernels, PyTorch's time over dnnffi's, {config}"
+    found = [row["torch"] / row["dnnffi"] for row in kernels]
+    mean, lowest = mean_of(found), min(found)
+    rows = [
+        _aim(f"{what}, geometric mean", ">= 1.0", f"{mean:.2f} of {len(found)}", mean >= 1),
+        _aim(f"{what}, lowest", ">= 0.95", f"{lowest:.2f}", lowest >= 0.95),
+    ]
+    errors = [row["errors"] for row in kernels if "errors" in row]
+    if errors:
+        own, peer = (max(one[name] for one in errors) for name in ("dnnffi", "torch"))
+        lowest = min(row["torch"] / row["dnnffi"] for row in kernels if not _is_imprecise(row))
+        words, both = f"{what}, lowest where both are precise", f"{own:.0e}; PyTorch {peer:.0e}"
+        rows += [
+            _aim(words, ">= 0.95", f"{lowest:.2f}", lowest >= 0.95),
+            _aim(f"error, largest, {config}", f"<= {PRECISE:.0e}", both, own <= PRECISE),
+        ]
+    return rows
+
+
+def _is_imprecise(row: Mapping[str, Any]) -> bool:
+    """Return whether PyTorch's result is less precise than float32 has to be."""
+    return "errors" in row and row["errors"]["torch"] > PRECISE
+
+
+@shows("bench_conv.json")
+def conv_layers(record: Record) -> Iterator[Block]:
+    """Yield microseconds of each layer by type and operation, and PyTorch's time over them."""
+    results = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
+    kernels = grouped(record["kernels"], "config", "operation")
+    columns = {
+        f"{config}, {results[operation]}": {f"{row['set']} {row['layer']}": row for row in rows}
+        for (config, operation), rows in kernels.items()
+    }
+    layers = dict.fromkeys(f"{row['set']} {row['layer']}" for row in record["kernels"])
+    yield [
+        {"Layer": layer} | {words: _kernel(rows.get(layer, {})) for words, rows in columns.items()}
+        for layer in layers
+    ]
+    yield record.conditions()
+
+
+def _kernel(row: Mapping[str, Any]) -> str:
+    text = fixed(row.get("dnnffi"), 1)
+    if "dnnffi" in row and "torch" in row:
+        error = f"; error {row['errors']['torch']:.0e}" if _is_imprecise(row) else ""
+        text += f" ({row['torch'] / row['dnnffi']:.2f}{error})"
+    return text
+
+
+@shows("bench_depthwise.json")
+def depthwise_bench(record: Record) -> Iterator[Block]:
+    """Yield how many times as fast untuned plans are on depthwise layers: mean and lowest."""
+    rows = []
+    for (config, operation), layers in grouped(record["kernels"], "config", "operation").items():
+        words = operation.replace("_", " ")
+        row = {"Arrays": config, "Operation": words, "Layers": str(len(layers))}
+        for words, peer in (("PyTorch", "torch"), ("cuDNN's heuristics", "cudnn")):
+            found = [layer[peer] / layer["dnnffi"] for layer in layers if peer in layer]
+            row[words] = f"{mean_of(found):.2f}; {min(found):.2f}" if found else fixed(None, 2)
+        rows.append(row)
+    yield rows
+    yield record.conditions()
+
+
+@shows("bench_jax_conv.json")
+def jax_conv(record: Record) -> Iterator[Block]:
+    """Yield the time of XLA's convolutions over that of dnnffi's: mean, minimum, maximum."""
+    rows = []
+    measured = [row for row in record["rows"] if "error" not in row]
+    for (name, config, operation), layers in grouped(
+        measured, "set", "config", "operation"
+    ).items():
+        ours, plan = (
+            [row["jax"] / row[side] for row in layers if side in row] for side in ("djax", "dnnffi")
+        )
+        slower = str(sum(ratio < 1 for ratio in ours)) if ours else fixed(None, 0)
+        rows.append(
+            {
+                "Layers of": name,
+                "Type and layout": config,
+                "Operation": operation.replace("_", " "),
+                "Layers": str(len(layers)),
+                "XLA / dnnffi.jax.conv": _mean_and_range(ours),
+                "XLA faster in": slower,
+                "XLA / plan": _mean_and_range(plan),
+            }
+        )
+    yield rows
+    left_out = [f"{count} layers of {name}" for name, count in record["left_out"].items() if count]
+    said = f" Not measured for want of time: {', '.join(left_out)}." if left_out else ""
+    yield record.conditions() + said
+
+
+def _mean_and_range(found: Collection[float]) -> str:
+    if not found:
+        return fixed(None, 2)
+    return f"{mean_of(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+@shows("bench_jax.json")
+def jax_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for networks in JAX, and the least that a call takes."""
+    of_plan, of_peer = [], []
+    for row in record["rows"]:
+        for phase in PHASE_WORDS:
+            times = jax_times(row[phase])
+            own, peers = times.get("dnnffi.jax"), _jax_peers(times)
+            if own is not None and "plan" in times:
+                of_plan.append(times["plan"] / own)
+            if own is not None and peers and row["shape"].split()[1] != "f32":
+                of_peer.append(min(peers.values()) / own)
+    yield [
+        {
+            "Against": words,
+            "Aim": f">= {aim:.2f}x",
+            "Geometric mean": fixed(mean_of(found), 2),
+            "Lowest": fixed(min(found, default=None), 2),
+            "Reached": f"{sum(ratio >= aim for ratio in found)} of {len(found)}",
+        }
+        for words, aim, found in (
+            ("the captured plan", 0.97, of_plan),
+            ("JAX's fastest, float16 and bfloat16", 1.0, of_peer),
+        )
+    ]
+    least = sorted({f"{1e3 * row['nothing']:.0f}" for row in record["rows"]}, key=int)
+    took = f"from {least[0]} to {least[-1]}" if len(least) > 1 else least[0]
+    yield (
+        f"A compiled function that adds one to a number took {took} µs a call in the same "
+        "loops, the least that a call in JAX takes."
+    )
+
+
+def jax_times(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures alone: of a peer that could not run a shape the record has a message."""
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def jax_scans(times: Mapping[str, float]) -> dict[str, float]:
+    """Return the times of the scans in JAX by the number of steps that are unrolled."""
+    return {
+        name.removeprefix("scan "): ms for name, ms in times.items() if name.startswith("scan ")
+    }
+
+
+def _jax_peers(times: Mapping[str, float]) -> dict[str, float]:
+    return {name: ms for name, ms in times.items() if name not in ("dnnffi.jax", "plan")}
+
+
+@shows("bench_jax.json")
+def jax_bench(record: Record) -> Iterator[Block]:
+    """Yield milliseconds of networks in JAX, of a captured plan, and of JAX's own."""
+    for phase, words in PHASE_WORDS.items():
+        yield f"{words.capitalize()}:"
+        yield [_jax_network(row["shape"], jax_times(row[phase])) for row in record["rows"]]
+    yield record.conditions("machine_rows")
+
+
+def _jax_network(shape: str, times: Mapping[str, float]) -> dict[str, str]:
+    own, peers = times.get("dnnffi.jax"), _jax_peers(times)
+    scans = {steps: ms for steps, ms in jax_scans(times).items() if steps != "1"}
+    steps = min(scans, key=scans.__getitem__, default=None)
+    return {
+        "Shape": shape,
+        "dnnffi.jax": fixed(own, 3),
+        "Captured plan": fixed(times.get("plan"), 3),
+        "Scan": fixed(times.get("scan 1"), 3),
+        "Scan, unrolled": f"{scans[steps]:.3f} ({steps})" if steps else fixed(None, 3),
+        "Flax": fixed(times.get("flax"), 3),
+        "jax.experimental.rnn": fixed(times.get("jax.experimental.rnn"), 3),
+        "Fastest peer / dnnffi.jax": fixed(min(peers.values()) / own if own and peers else None, 2),
+    }
+
+
+@shows("bench_jax.json")
+def jax_devices(record: Record) -> Iterator[Block]:
+    """Yield milliseconds of a step on several GPUs, and the throughput compared with one GPU."""
+    aims = {2: ">= 1.95x", 4: ">= 3.85x"}
+    yield [
+        {
+            "GPUs": str(row["devices"]),
+            "shard_map, ms": fixed(row["shard_map"], 2),
+            "shard_map, throughput": f"{row['shard_map throughput']:.2f}x",
+            "jit, ms": fixed(row["jit"], 2),
+            "jit, throughput": f"{row['jit throughput']:.2f}x",
+            "Aim": aims.get(row["devices"], "-"),
+            "The sum alone, ms": f"{row['sum']:.2f}" if "sum" in row else "-",
+            "Each GPU alone, ms": ", ".join(f"{ms:.2f}" for ms in row.get("alone", ())) or "-",
+        }
+        for row in record["devices"]
+    ]
+    yield record.conditions("machine_devices")
+
+
+@shows("bench_jax.json")
+def jax_handler(record: Record) -> Iterator[Block]:
+    """Yield the host cost of a handler of JAX that computes nothing."""
+    yield f"A call of nine buffers that computes nothing: {record['handler_us']:.1f} µs."
+    yield record.conditions("machine_handler_us")
