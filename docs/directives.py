@@ -108,16 +108,9 @@ class Diagram(SphinxDirective):
         return [_node(figures.in_both_layouts(path.stem, " ".join(self.content), *drawn))]
 
 
-def add_figure_style(app: Any, page: str, template: str, context: dict[str, Any], _: Any) -> None:
-    """Add the CSS of figures to a page that has some."""
-    if 'class="record-figure"' in context.get("body", ""):
-        context["metatags"] = f"{context.get('metatags', '')}<style>{figures.page_style()}</style>"
-
-
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("generated", Generated)
     app.add_directive("loss-figure", LossFigure)
     app.add_directive("diagram", Diagram)
-    app.connect("html-page-context", add_figure_style)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

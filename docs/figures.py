@@ -1,8 +1,8 @@
 """The figures of the pages, from the records and from what the code of a page computes.
 
 A figure has two layouts: a wide one, and a narrow one whose text stays legible on a phone. Its
-colours are CSS variables, which the pages set for light and dark mode; a file on its own follows
-the preference of the system.
+colours are CSS variables, which _static/pages.css sets for the dark mode of the pages; a file on
+its own follows the preference of the system.
 """
 
 from __future__ import annotations
@@ -418,27 +418,3 @@ def in_both_layouts(name: str, label: str, wide: str, narrow: str) -> Html:
         f'<div class="record-figure"><div class="wide">{inlined(wide, f"{name}-wide", label)}</div>'
         f'<div class="narrow">{inlined(narrow, f"{name}-narrow", label)}</div></div>'
     )
-
-
-def page_style() -> str:
-    """Return the CSS of the figures in a page, in light and dark mode."""
-    transparent = BACKGROUND._replace(light="transparent", dark="transparent")
-    colours = [transparent if colour is BACKGROUND else colour for colour in COLOURS]
-    light, dark = (
-        " ".join(
-            f"{colour.variable}: {value};" for colour, value in zip(colours, values, strict=True)
-        )
-        for values in ([one.light for one in colours], [one.dark for one in colours])
-    )
-    return f"""
-.record-figure {{ {light} overflow-x: auto; }}
-body[data-theme="dark"] .record-figure {{ {dark} }}
-@media (prefers-color-scheme: dark) {{
-  body:not([data-theme="light"]) .record-figure {{ {dark} }}
-}}
-.record-figure .narrow {{ display: none; }}
-@media (max-width: 46rem) {{
-  .record-figure .wide {{ display: none; }}
-  .record-figure .narrow {{ display: block; }}
-}}
-"""

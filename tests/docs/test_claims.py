@@ -11,12 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnffi.bench import runner, shapes
 from dnnffi.bench.resnet import resnet
-from dnnffi.bench.streams import problems as stream_problems
-from dnnffi.bench.streams import runner as stream_runner
-from dnnffi.bench.streams.report import MAX_RESET_RATIO
-from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.cli.sources import PACKAGE, source_files
 
 ROOT = Path(__file__).parents[2]
@@ -183,26 +178,6 @@ def test_a_record_of_no_commit_is_said_to_be_one():
     assert record("bench_depthwise.json")["machine"]["source"] is None
     words = "was measured on a state of the source that is not in the repository's history"
     assert words in text_of("docs/convolution.md")
-
-
-def test_the_settings_on_the_page_of_benchmarks_are_those_of_the_code():
-    text = text_of("docs/benchmarks.md")
-    calls, streams = runner.DEFAULT, stream_runner.DEFAULT
-    low, high = (f"{rate:.0%}".replace("%", " %") for rate in RESET_RATES)
-    for words in (
-        f"take turns, {calls.rounds} each, so that drift affects all equally",
-        f"consecutive calls for about {1e3 * calls.seconds:g} ms",
-        f"up to {calls.host_calls} consecutive calls on an idle device",
-        f"each model of dnnffi is called {calls.warm_up} times (`--warm-up`)",
-        f"two epochs of {streams.batches} batches",
-        f"dnnffi resets states at {low} and at {high} of the steps",
-        f"the aim is at most {MAX_RESET_RATIO} on each network",
-        f"in one process and take turns, {streams.rounds} each. A turn of a model",
-        f"the set `random` are drawn: `everyday` (networks and lengths that people have), `random` "
-        f"({len(stream_problems.SETS['random'])} networks from `--seed`",
-        f"- `random`: {len(shapes.SETS['random'])} networks that are drawn from a seed",
-    ):
-        assert words in text
 
 
 def searched(arch, size=224):

@@ -290,10 +290,12 @@ def test_a_figure_in_a_page_has_ids_of_its_own_and_no_rules_for_the_page():
     assert all((first or second).startswith("one-") for first, second in used)
 
 
-def test_the_style_of_a_page_has_both_modes_and_no_background():
-    style = figures.page_style()
-    assert 'body[data-theme="dark"] .record-figure' in style
-    assert style.count("--figure-background: transparent;") == 3
+def test_the_style_of_the_pages_has_the_dark_colours_and_no_background():
+    style = (DOCS / "_static" / "pages.css").read_text(encoding="utf-8")
+    assert style.count('body[data-theme="dark"] .record-figure') == 1
+    assert style.count("--figure-background: transparent;") == 1
+    for colour in set(figures.COLOURS) - {figures.BACKGROUND}:
+        assert style.count(f"{colour.variable}: {colour.dark};") == 2
 
 
 DIAGRAMS = ("own_step.svg", "own_step_narrow.svg")

@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 
 from dnnffi import files
+from dnnffi.bench import runner, shapes
 from dnnffi.bench.callers.array_models import NUM_ARRAY_SETS
-from dnnffi.bench.runner import Settings
 from dnnffi.bench.streams import problems
 from dnnffi.bench.streams import runner as streams
 from dnnffi.bench.streams.images import DETECTION
+from dnnffi.bench.streams.report import MAX_RESET_RATIO
+from dnnffi.bench.streams.resets import RESET_RATES
 from dnnffi.convolution import backend as conv
 from dnnffi.execution import replay, store, workspaces
 from dnnffi.rnn import backend, network, route, staging, tuning
 from dnnffi.spec import rnn, sequences
 
 DOCS = Path(__file__).parents[2] / "docs"
+LOW_RATE, HIGH_RATE = (f"{100 * rate:g} %" for rate in RESET_RATES)
 
 
 def mib(nbytes):
@@ -27,13 +30,18 @@ def mib(nbytes):
 # Sentences by page.
 SAID = {
     "benchmarks.md": [
-        f"take turns, {Settings().rounds} each,",
-        f"consecutive calls for about {1e3 * Settings().seconds:g} ms,",
-        f"measured over up to {Settings().host_calls} consecutive calls",
-        f"each model of dnnffi is called {Settings().warm_up} times",
-        {1.0: "called as often, or for one second,"}[Settings().warm_up_seconds],
-        f"two epochs of {problems.NUM_BATCHES} batches",
-        f"take turns, {streams.Settings().rounds} each.",
+        f"take turns, {runner.DEFAULT.rounds} each, so that drift affects all equally",
+        f"consecutive calls for about {1e3 * runner.DEFAULT.seconds:g} ms,",
+        f"measured over up to {runner.DEFAULT.host_calls} consecutive calls on an idle device",
+        f"each model of dnnffi is called {runner.DEFAULT.warm_up} times (`--warm-up`)",
+        {1.0: "called as often, or for one second,"}[runner.DEFAULT.warm_up_seconds],
+        f"two epochs of {streams.DEFAULT.batches} batches",
+        f"dnnffi resets states at {LOW_RATE} and at {HIGH_RATE} of the steps",
+        f"the aim is at most {MAX_RESET_RATIO} on each network",
+        f"in one process and take turns, {streams.DEFAULT.rounds} each. A turn of a model",
+        "the set `random` are drawn: `everyday` (networks and lengths that people have), `random` "
+        f"({len(problems.SETS['random'])} networks from `--seed`",
+        f"- `random`: {len(shapes.SETS['random'])} networks that are drawn from a seed",
         f"than in the {NUM_ARRAY_SETS - 1} calls before",
         f"on the maps of {DETECTION[0].batch} images",
         f"multiples of {DETECTION[0].multiple} between {DETECTION[0].smallest} and "

@@ -88,13 +88,6 @@ def test_the_overhead_of_the_executor_is_a_difference():
     assert found == [("lstm", "20.0", "+1.5", "13.2", NONE, "3.0", NONE)]
 
 
-def test_the_first_calls_are_told_in_seconds():
-    times = {"first_s": 0.125, "longest_s": 1.5, "longest_call": 8, "sum_s": 2.0, "last_s": 0.0005}
-    row = {"shape": "one", "phase": "training"} | times
-    found = shown(record_tables.first_call, {"rows": [row]})
-    assert found == [("one", "forward + backward", "0.12", "1.50 (call 8)", "2.00", "0.50")]
-
-
 def vulkan(row, bounds=None):
     """Return the blocks of a benchmark of Vulkan without the words about its machine."""
     record = Record("bench_vulkan.json", {"rows": [row], "bounds": bounds, "machine": {}})
@@ -267,19 +260,6 @@ def test_strict_convolutions_are_shown_with_the_errors_of_both():
     ]
 
 
-def test_layers_that_were_not_tuned_in_a_table():
-    row = {"config": "f32 first", "operation": "backward_data", "dnnffi": 2.0}
-    record = {"kernels": [row | {"torch": 4.0, "cudnn": 2.0}, row | {"torch": 16.0, "cudnn": 8.0}]}
-    (cells,) = next(record_tables.depthwise_bench(record))
-    assert cells == {
-        "Arrays": "f32 first",
-        "Operation": "backward data",
-        "Layers": "2",
-        "PyTorch": "4.00; 2.00",
-        "cuDNN's heuristics": "2.00; 1.00",
-    }
-
-
 def test_what_is_gained_over_the_library_in_a_table():
     row = NETWORK | {"ms": 0.5}
     record = {
@@ -319,40 +299,6 @@ def test_a_benchmark_in_a_table():
         "host µs, PyTorch": NONE,
     }
     assert tuple(training.values()) == ("one", *[NONE] * 4, "1.250", *[NONE] * 2)
-
-
-def test_a_benchmark_of_images_in_a_table():
-    record = {
-        "shapes": [{"name": "one"}],
-        "rows": [
-            NETWORK | {"model": "dnnffi", "ms": 0.5, "host_us": 8.04},
-            NETWORK | {"model": "dnnffi tuned", "ms": 0.25, "host_us": 9.0},
-            NETWORK | {"model": "torch graph", "ms": 1.25, "host_us": 3.0},
-        ],
-    }
-    _, (row,) = islice(record_tables.bench_images(record), 2)
-    assert tuple(row.values()) == (
-        *("one", "0.500", "0.250"),
-        *([NONE] * 4),
-        *("1.250", "8.0", NONE),
-    )
-
-
-def test_host_costs_of_plans_in_a_table():
-    row = {"shape": "one", "ms": 0.5}
-    record = {
-        "shapes": [{"name": "one"}],
-        "rows": [
-            row | {"model": "dnnffi plan", "phase": "inference", "host_us": 7.26},
-            row | {"model": "torch eager", "phase": "training", "host_us": 90.0},
-        ],
-    }
-    (measured,) = next(record_tables.bench_plans(record))
-    assert measured.pop("Shape") == "one"
-    assert measured.pop("inference, dnnffi plan") == "7.3"
-    assert measured.pop("forward + backward, PyTorch") == "90.0"
-    assert set(measured.values()) == {NONE}
-    assert len(measured) == 6
 
 
 CALLER_TIMES = {

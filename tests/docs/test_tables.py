@@ -117,7 +117,8 @@ def test_first_calls_are_shown():
     record = read("first_call.json")
     for cells, row in zip(shown(record_tables.first_call, record), record["rows"], strict=True):
         expected = [row["first_s"], row["longest_s"], row["longest_call"], row["sum_s"]]
-        assert cells[0] == row["shape"]
+        words = {"inference": "inference", "training": "forward + backward"}[row["phase"]]
+        assert cells[:2] == (row["shape"], words)
         assert numbers(*cells[2:]) == nearly([*expected, 1e3 * row["last_s"]], 2)
 
 
@@ -280,6 +281,7 @@ def targets():
 def test_untuned_layers_are_shown_with_means_and_the_lowest():
     record = read("bench_depthwise.json")
     rows = shown(record_tables.depthwise_bench, record)
+    assert head(record_tables.depthwise_bench, record)[3:] == ["PyTorch", "cuDNN's heuristics"]
     assert sum(int(row[2]) for row in rows) == len(record["kernels"])
     for config, operation, _, *cells in rows:
         kernels = [
