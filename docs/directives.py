@@ -1,9 +1,9 @@
 """The directives of the pages.
 
 ``generated NAME [FILE]`` shows a content that a function with `records.shows` makes, with FILE
-instead of its first record; its option ``fold`` is a title under which a reader opens a long table.
-``loss-figure TITLE`` draws the losses that the code of its page computes. ``diagram FILE`` shows an
-SVG of the repository in the colours of the page.
+instead of its first record, or says that there is none; its option ``fold`` is a title under which
+a reader opens a long table.
+``loss-figure TITLE`` draws the losses that the code of its page computes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import record_tables  # noqa: F401
 import support_table  # noqa: F401
 from docutils import nodes
 from docutils.parsers.rst import directives
-from records import CONTENTS, DOCS, Block, Html, Literal, blocks
+from records import CONTENTS, Block, Html, Literal, blocks
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -36,7 +36,11 @@ class Generated(SphinxDirective):
         if self.arguments[0] not in CONTENTS:
             raise self.error(f"no generated content has the name {self.arguments[0]}")
         self.env.note_reread()  # it depends on records and on the code
-        shown = [_node(block) for block in blocks(*self.arguments)]
+        try:
+            shown = [_node(block) for block in blocks(*self.arguments)]
+        except FileNotFoundError as missing:
+            name = Path(missing.filename).name
+            return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
         if "fold" not in self.options:
             return shown
         title = escape(self.options["fold"])
@@ -49,11 +53,10 @@ def _node(block: Block) -> nodes.Node:
         return nodes.raw("", block, format="html")
     if isinstance(block, Literal):
         return nodes.literal_block(block, block, language="text")
-    if isinstance(block, str):
-        return nodes.paragraph(text=block)
-    first = block[0]
-    if isinstance(first, dict):
-        return _table([list(row.values()) for row in block], list(first))
+    if isinstance(block, str) or not block:
+        return nodes.paragraph(text=block or "Not measured yet.")
+    if isinstance(block[0], dict):
+        return _table([list(row.values()) for row in block], list(block[0]))
     return _table(block)
 
 
@@ -90,27 +93,8 @@ class LossFigure(SphinxDirective):
         return [_node(figures.in_both_layouts("loss", f"A curve: {title}", *drawn))]
 
 
-class Diagram(SphinxDirective):
-    """``diagram FILE``: an SVG whose text describes it.
-
-    The file ``NAME_narrow.svg`` has the layout for a narrow column.
-    """
-
-    required_arguments = 1
-    has_content = True
-
-    def run(self) -> list[nodes.Node]:
-        path = DOCS / self.arguments[0]
-        drawn = []
-        for file in (path, path.with_name(f"{path.stem}_narrow.svg")):
-            self.env.note_dependency(str(file))
-            drawn.append(figures.with_dark_mode(file.read_text(encoding="utf-8")))
-        return [_node(figures.in_both_layouts(path.stem, " ".join(self.content), *drawn))]
-
-
 def setup(app: Any) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("generated", Generated)
     app.add_directive("loss-figure", LossFigure)
-    app.add_directive("diagram", Diagram)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -99,36 +99,51 @@ class Layout(NamedTuple):
 WIDE = Layout(7.5, 110)  # 720 pixels
 NARROW = Layout(3.4, 48)  # 326 pixels: a phone 360 pixels wide shows it without scaling
 LAYOUTS = (WIDE, NARROW)
+Draw = Callable[[Record, Layout], Figure | None]
 
 
 @shows("bench_rnn.json")
 def speed_figure(record: Record) -> Iterator[Block]:
     """Yield the figure of networks, which README.md shows from its file."""
     label = "Bars: milliseconds of a call of dnnffi and of its peers, by network and phase"
-    yield _kept("speed", label, speed, record)
+    return _kept("speed", label, speed, record)
 
 
 @shows("stream.json")
 def stream_figure(record: Record) -> Iterator[Block]:
     """Yield the figure of streams, which README.md shows from its file."""
     label = "Bars: milliseconds of a batch of changing length, of dnnffi and PyTorch, by stream"
-    yield _kept("stream", label, streams, record)
+    return _kept("stream", label, streams, record)
 
 
 @shows("own_steps.json")
 def steps_figure(record: Record) -> Iterator[Block]:
     """Yield the figure of steps."""
     label = "Curves: microseconds of a step over the hidden size, of cuDNN and of dnnffi's kernels"
-    yield _kept("own_steps", label, steps, record)
+    return _kept("own_steps", label, steps, record)
 
 
-def _kept(name: str, label: str, draw: Callable[[Record, Layout], Figure], record: Record) -> Html:
-    """Return a figure for a page, and write its wide layout into the file of its name."""
-    wide, narrow = (svg(draw(record, layout)) for layout in LAYOUTS)
-    path = DOCS / f"{name}.svg"
-    if not path.exists() or path.read_text(encoding="utf-8") != wide:
-        path.write_text(wide, encoding="utf-8")
-    return in_both_layouts(name, label, wide, narrow)
+@shows()
+def own_step_diagram() -> Iterator[Block]:
+    """Yield a diagram that is drawn by hand, in the colours of the page."""
+    label = (
+        "Two blocks, each of which gathers h from L2, multiplies, adds up, computes its cells and "
+        "sends its h to L2"
+    )
+    files = (DOCS / "own_step.svg", DOCS / "own_step_narrow.svg")
+    drawn = (with_dark_mode(file.read_text(encoding="utf-8")) for file in files)
+    yield in_both_layouts("own_step", label, *drawn)
+
+
+def _kept(name: str, label: str, draw: Draw, record: Record) -> Iterator[Block]:
+    """Yield a figure if there is one, and write its wide layout into the file of its name."""
+    drawn = [draw(record, layout) for layout in LAYOUTS]
+    if None not in drawn:
+        wide, narrow = map(svg, drawn)
+        path = DOCS / f"{name}.svg"
+        if not path.exists() or path.read_text(encoding="utf-8") != wide:
+            path.write_text(wide, encoding="utf-8")
+        yield in_both_layouts(name, label, wide, narrow)
 
 
 class Group(NamedTuple):
@@ -139,7 +154,7 @@ class Group(NamedTuple):
     bars: tuple[tuple[str, float, str], ...]
 
 
-def speed(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+def speed(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     """Draw milliseconds of a call on fastrnns' shapes by model; None if nothing was measured."""
     groups = []
     for shape in FASTRNNS:
@@ -152,7 +167,7 @@ def speed(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
     return _bars(groups, MODELS, title(), below, layout) if groups else None
 
 
-def streams(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+def streams(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     """Draw milliseconds of a batch of the everyday streams; None if nothing was measured.
 
     The bars of a stream are scaled to its longest one: times of streams differ by a factor of 100.
@@ -260,7 +275,7 @@ def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
     return network, f"{batches}, {'training' if shape['training'] else 'inference'}"
 
 
-def stream_means(record: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
+def stream_means(record: Mapping[str, Any], names: Sequence[str]) -> Iterator[str]:
     """Yield a line for each way of PyTorch: its time over that of dnnffi's functions."""
     for model, (words, _) in STREAM_MODELS.items():
         found = report.ratios(record, model, stream_model.FUNCTIONS, names)
@@ -303,7 +318,7 @@ def summary(record: dict[str, Any]) -> Iterator[str]:
             yield f"as {words}, {over}: {', '.join(said)}"
 
 
-def machine(record: dict[str, Any]) -> str:
+def machine(record: Mapping[str, Any]) -> str:
     """Return the device, the versions and the date of a record."""
     found = record["machine"]
     names = {"cudnn": "cuDNN", "torch": "PyTorch", "jax": "JAX"}
@@ -320,7 +335,7 @@ PRECISIONS = {"float16": "float16", "float32": "float32, products in TF32"}
 
 
 @rc_context(fname=STYLE)
-def steps(record: dict[str, Any], layout: Layout = WIDE) -> Figure | None:
+def steps(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     """Draw microseconds of an LSTM's step over its hidden size, a panel by dtype and batch."""
     kinds = list(dict.fromkeys((row["dtype"], row["batch"]) for row in record["rows"]))
     if not kinds:

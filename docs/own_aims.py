@@ -53,11 +53,10 @@ class Line(NamedTuple):
     @property
     def aim(self) -> str:
         """Return the aim in words."""
-        mean, least = (
-            "; ".join(f"{value:g}" for value in dict.fromkeys(pair or ()))
-            for pair in (self.mean, self.least)
-        )
-        return ", ".join(filter(None, (mean, least and f"none below {least}")))
+        parts = [] if self.mean is None else [_both(self.mean)]
+        if self.least is not None:
+            parts.append(f"none below {_both(self.least)}")
+        return ", ".join(parts)
 
     def measured(self, found: Ratios, num_shapes: int) -> str:
         """Return in words the ratios that were measured on some of ``num_shapes`` shapes."""
@@ -79,6 +78,10 @@ class Line(NamedTuple):
         enough = self.mean is None or geometric_mean(found.values()) >= self.mean[phase]
         none_below = self.least is None or min(found.values()) >= self.least[phase]
         return "yes" if enough and none_below else "no"
+
+
+def _both(pair: tuple[float, float]) -> str:
+    return "; ".join(f"{value:g}" for value in dict.fromkeys(pair))
 
 
 def _named(name: str) -> Callable[[Figures], bool]:

@@ -303,13 +303,11 @@ def _shapes(record: Mapping[str, Any]) -> list[str]:
 @shows("bench_rnn.json")
 def bench_plans(record: Record) -> Iterator[Block]:
     """Yield microseconds of the host of each way to call a network, in both phases."""
+    titles = dict(zip(OURS, OURS, strict=True)) | {EAGER: "PyTorch"}
     columns = {
-        f"{words}, {'PyTorch' if model == EAGER else model}": (
-            figures(record, model, phase, "host_us"),
-            1,
-        )
+        f"{words}, {title}": (figures(record, model, phase, "host_us"), 1)
         for phase, words in PHASE_WORDS.items()
-        for model in (*OURS, EAGER)
+        for model, title in titles.items()
     }
     yield table_of(_shapes(record), columns, "Shape")
     yield record.conditions()

@@ -298,6 +298,11 @@ def test_the_style_of_the_pages_has_the_dark_colours_and_no_background():
         assert style.count(f"{colour.variable}: {colour.dark};") == 2
 
 
+def test_the_style_sheet_has_the_colour_of_text():
+    style = figures.STYLE.read_text(encoding="utf-8")
+    assert set(re.findall(r": ([0-9a-f]{6})$", style, re.MULTILINE)) == {figures.TEXT.light[1:]}
+
+
 DIAGRAMS = ("own_step.svg", "own_step_narrow.svg")
 
 
