@@ -262,7 +262,7 @@ def _write_around(
     figure.supxlabel("\n".join(below), x=0.02, ha="left", size=SMALL, color=MUTED.light)
 
 
-def words_of_stream(shape: dict[str, Any]) -> tuple[str, str]:
+def words_of_stream(shape: Mapping[str, Any]) -> tuple[str, str]:
     """Return the network of a stream of a record, and its batches, as people say it."""
     layers = f"{shape['layers']} layers" if shape["layers"] > 1 else "1 layer"
     name = shape["mode"].upper().removeprefix("RNN_")
@@ -304,7 +304,7 @@ def words_of(shape: Shape) -> str:
     return f"{shape.mode.upper()}, {layers}, {steps}"
 
 
-def summary(record: dict[str, Any]) -> Iterator[str]:
+def summary(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each peer: the mean of its time over dnnffi's, on `compared_shapes`."""
     shapes = compared_shapes(record) or None
     yield "How many times as fast dnnffi's functions are (geometric means, rows of equal length):"

@@ -12,7 +12,7 @@ from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 from record_tables import jax_scans, jax_times
-from records import Block, Record, Rows, ratio_columns, shows, table_of
+from records import Block, Columns, Record, Rows, ratio_columns, shows, table_of
 
 from dnnffi.backends.own.recurrent.config import WORD_BYTES, Chip, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import gathered_words, shared_words
@@ -236,7 +236,7 @@ def own_jax(rnn: Record, own: Record, jax: Record) -> Iterator[Block]:
 
 def jax_rows(records: Sequence[Figures], jax: Figures) -> Rows:
     """Return the times of the shapes that have both; those of the first record that has them."""
-    columns = {}
+    columns: Columns = {}
     for phase, words in PHASE_WORDS.items():
         ours: dict[str, float] = {}
         for record in records:

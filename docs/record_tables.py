@@ -7,11 +7,12 @@ that are drawn in `figures`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from records import (
     Block,
+    Columns,
     Literal,
     Pairs,
     Record,
@@ -35,6 +36,7 @@ from dnnffi.bench.summary import (
     EAGER,
     FUNCTIONS,
     GRAPH,
+    NOT_MEASURED,
     OF_IMAGES,
     OURS,
     PHASE_WORDS,
@@ -321,7 +323,8 @@ def bench_gain(record: Record) -> Iterator[Block]:
     """
     names = _shapes(record)
     compared = compared_shapes(record) or names
-    columns, means = {}, {}
+    columns: Columns = {}
+    means = {}
     for phase, words in PHASE_WORDS.items():
         raw, own = (figures(record, model, phase) for model in (RAW, CAPTURED))
         columns |= ratio_columns(words, "cuDNN", raw, own)
@@ -479,7 +482,7 @@ def _kernel_aims(config: str, kernels: Collection[Any]) -> Rows:
         return []
     what = f"kernels, PyTorch's time over dnnffi's, {config}"
     found = [row["torch"] / row["dnnffi"] for row in kernels]
-    mean, lowest = mean_of(found), min(found)
+    mean, lowest = geometric_mean(found), min(found)
     rows = [
         _aim(f"{what}, geometric mean", ">= 1.0", f"{mean:.2f} of {len(found)}", mean >= 1),
         _aim(f"{what}, lowest", ">= 0.95", f"{lowest:.2f}", lowest >= 0.95),
@@ -535,7 +538,7 @@ def depthwise_bench(record: Record) -> Iterator[Block]:
         row = {"Arrays": config, "Operation": words, "Layers": str(len(layers))}
         for words, peer in (("PyTorch", "torch"), ("cuDNN's heuristics", "cudnn")):
             found = [layer[peer] / layer["dnnffi"] for layer in layers if peer in layer]
-            row[words] = f"{mean_of(found):.2f}; {min(found):.2f}" if found else fixed(None, 2)
+            row[words] = f"{geometric_mean(found):.2f}; {min(found):.2f}" if found else NOT_MEASURED
         rows.append(row)
     yield rows
     yield record.conditions()
@@ -552,7 +555,7 @@ def jax_conv(record: Record) -> Iterator[Block]:
         ours, plan = (
             [row["jax"] / row[side] for row in layers if side in row] for side in ("djax", "dnnffi")
         )
-        slower = str(sum(ratio < 1 for ratio in ours)) if ours else fixed(None, 0)
+        slower = str(sum(ratio < 1 for ratio in ours)) if ours else NOT_MEASURED
         rows.append(
             {
                 "Layers of": name,
@@ -572,8 +575,8 @@ def jax_conv(record: Record) -> Iterator[Block]:
 
 def _mean_and_range(found: Collection[float]) -> str:
     if not found:
-        return fixed(None, 2)
-    return f"{mean_of(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+        return NOT_MEASURED
+    return f"{geometric_mean(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 @shows("bench_jax.json")
@@ -643,7 +646,7 @@ def _jax_network(shape: str, times: Mapping[str, float]) -> dict[str, str]:
         "dnnffi.jax": fixed(own, 3),
         "Captured plan": fixed(times.get("plan"), 3),
         "Scan": fixed(times.get("scan 1"), 3),
-        "Scan, unrolled": f"{scans[steps]:.3f} ({steps})" if steps else fixed(None, 3),
+        "Scan, unrolled": f"{scans[steps]:.3f} ({steps})" if steps else NOT_MEASURED,
         "Flax": fixed(times.get("flax"), 3),
         "jax.experimental.rnn": fixed(times.get("jax.experimental.rnn"), 3),
         "Fastest peer / dnnffi.jax": fixed(min(peers.values()) / own if own and peers else None, 2),

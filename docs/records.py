@@ -31,6 +31,8 @@ Rows = list[dict[str, str]]
 """A table: the cells of each row by the words of the head."""
 Pairs = list[tuple[str, str]]
 """A table without a head: names and values."""
+Columns = dict[str, tuple[dict[str, float], int]]
+"""Columns by their words: figures by the name of a row, and the number of their decimals."""
 Block = str | Rows | Pairs
 """A part of a page. A string that is not `Literal` or `Html` is a paragraph."""
 
@@ -115,14 +117,8 @@ def grouped(rows: Iterable[Any], *keys: str) -> dict[tuple[Any, ...], list[Any]]
     return found
 
 
-def table_of(
-    names: Collection[str], columns: Mapping[str, tuple[Mapping[str, float], int]], head: str
-) -> Rows:
-    """Return a table of figures with one row for each name.
-
-    columns : by the words of a column, its figures by name and the number of their decimals
-    head : the words of the column of names
-    """
+def table_of(names: Collection[str], columns: Columns, head: str) -> Rows:
+    """Return a table of figures with one row for each name; ``head`` is above the names."""
     return [
         {head: name}
         | {words: fixed(found.get(name), digits) for words, (found, digits) in columns.items()}
@@ -132,7 +128,7 @@ def table_of(
 
 def ratio_columns(
     phase: str, title: str, others: Mapping[str, float], ours: Mapping[str, float]
-) -> dict[str, tuple[dict[str, float], int]]:
+) -> Columns:
     """Return columns for `table_of`: milliseconds of others and of dnnffi, and their ratio.
 
     Only names that have both are in them; ``title`` has the words of the others.
