@@ -45,7 +45,7 @@ from dnnffi.bench.summary import (
     figures,
     targets,
 )
-from dnnffi.execution.tolerance import TOLERANCES
+from dnnffi.execution.comparison import TOLERANCES
 
 
 @shows("gpu.json")
