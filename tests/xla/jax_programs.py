@@ -17,7 +17,7 @@ from comparison import TOLERANCES, assert_near
 
 import dnnffi
 from dnnffi import jax as djax
-from dnnffi.backends.cudnn.record import CUDNN
+from dnnffi.backends.cudnn.entry import CUDNN
 from dnnffi.jax.convolution.call import in_memory
 from dnnffi.jax.convolution.engine import CudnnEngine
 from dnnffi.jax.convolution.handlers import Handlers as ConvHandlers

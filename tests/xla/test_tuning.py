@@ -8,7 +8,7 @@ import pytest
 
 import dnnffi
 from dnnffi import jax as djax
-from dnnffi.backends.cudnn.record import CUDNN
+from dnnffi.backends.cudnn.entry import CUDNN
 from dnnffi.jax.rnn import tuning
 from dnnffi.jax.rnn.engine import VendorEngine
 from dnnffi.rnn.tuning import RouteChoice

@@ -1,4 +1,4 @@
-"""The record that describes a backend to the rest of dnnffi."""
+"""The entry that describes a backend to the rest of dnnffi."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dnnffi.backends.backend import Backend
-from dnnffi.backends.cudnn.record import CUDNN
-from dnnffi.backends.miopen.record import MIOPEN
-from dnnffi.backends.vulkan.record import VULKAN
+from dnnffi.backends.cudnn.entry import CUDNN
+from dnnffi.backends.miopen.entry import MIOPEN
+from dnnffi.backends.vulkan.entry import VULKAN
 from dnnffi.device.arrays import kind
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import Array

@@ -141,12 +141,12 @@ class Backends(Generic[R, D]):
 
     def for_call(self, name: object, x: Array) -> R | D:
         """Return the object for a call: of the named backend, or of the array's backend."""
-        record = backend_of(name, x)
+        entry = backend_of(name, x)
         try:
-            return self._of(record)
+            return self._of(entry)
         except ImportError as error:
             # No library, or no CuPy: an array of the other platform is the better reason.
-            raise kind_error(record, "x", x) or error from None
+            raise kind_error(entry, "x", x) or error from None
 
     def for_allocator(
         self, name: object, value: Any, argument: str = "x", *, strided: bool = False
@@ -158,20 +158,20 @@ class Backends(Generic[R, D]):
         "rocm"; the array is a NumPy array on the host, and a `DeviceArray` in device memory. It
         must be contiguous unless ``strided``.
         """
-        record = None if name is None else named(name)
-        if record is not None and record.load is None and record is not REFERENCE:
+        entry = None if name is None else named(name)
+        if entry is not None and entry.load is None and entry is not REFERENCE:
             raise ValueError(
                 f"options['allocator'] is for the backends 'cudnn', 'miopen' and 'reference'; "
-                f"got {record.name!r}"
+                f"got {entry.name!r}"
             )
         is_read = value.__class__ is DeviceArray  # as dnnffi.torch passes them: no protocol
-        if record is REFERENCE or (record is None and not is_read and is_on_host(value)):
+        if entry is REFERENCE or (entry is None and not is_read and is_on_host(value)):
             return self._reference, HOST, external_array(argument, value, HOST, strided=strided)
-        array = device_array(argument, value, strided=strided, host_is_accepted=record is None)
-        record = backend_of(name, array, external=True)
-        if wrong := kind_error(record, argument, array):
+        array = device_array(argument, value, strided=strided, host_is_accepted=entry is None)
+        entry = backend_of(name, array, external=True)
+        if wrong := kind_error(entry, argument, array):
             raise wrong
-        return self._on(record, external=True), record.kind, array
+        return self._on(entry, external=True), entry.kind, array
 
     def used(self) -> tuple[R | D, ...]:
         """Return the objects of the host, then of the libraries in use, oldest first."""
@@ -181,20 +181,20 @@ class Backends(Generic[R, D]):
             *(made for on, made in self._made.values() if on.in_use),
         )
 
-    def _of(self, record: Backend) -> R | D:
-        if record.load is None:
-            if record.pack is None or self._host is None:
+    def _of(self, entry: Backend) -> R | D:
+        if entry.load is None:
+            if entry.pack is None or self._host is None:
                 return self._reference
             make = self._host
-            return self._hosted.get(record.name, lambda: make(record))
-        return self._on(record, external=False)
+            return self._hosted.get(entry.name, lambda: make(entry))
+        return self._on(entry, external=False)
 
-    def _on(self, record: Backend, *, external: bool) -> D:
-        resources = resources_of(record, external=external)
-        key = record.name, external
+    def _on(self, entry: Backend, *, external: bool) -> D:
+        resources = resources_of(entry, external=external)
+        key = entry.name, external
         found = self._made.find(key)
         if found is not None and found[0] is resources:
             return found[1]
         if found is not None:  # of another library, which the process used before
             self._made.drop(key, found)
-        return self._made.get(key, lambda: (resources, self._make(record, resources)))[1]
+        return self._made.get(key, lambda: (resources, self._make(entry, resources)))[1]

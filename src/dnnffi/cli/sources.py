@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PARTS = {
     # A file belongs to the first part that has a pattern for its path in the package. `*` also
     # matches slashes.
-    "registry": ("backends/registry.py", "backends/*/record.py", "plans.py", "__init__.py"),
+    "registry": ("backends/registry.py", "backends/*/entry.py", "plans.py", "__init__.py"),
     "vulkan": ("backends/vulkan/*",),
     "miopen": ("backends/miopen/*",),
     "cublas": ("backends/cublas/*",),

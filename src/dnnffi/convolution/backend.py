@@ -64,13 +64,13 @@ class ConvBackend:
 class NoConvBackend(ConvBackend):
     """A backend without convolutions: it says who has them."""
 
-    def __init__(self, record: Backend) -> None:
+    def __init__(self, entry: Backend) -> None:
         super().__init__()
-        self._record = record
+        self._entry = entry
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
-        limit = limit_of(self._record.conv_limits, problem)
-        raise UnsupportedError(self._record.title, "", limit)
+        limit = limit_of(self._entry.conv_limits, problem)
+        raise UnsupportedError(self._entry.title, "", limit)
 
     def check_device(self, device: int | None) -> Any:
         return "host"
@@ -79,21 +79,21 @@ class NoConvBackend(ConvBackend):
 class DeviceConvBackend(ConvBackend):
     """A backend with a library, on one kind of arrays."""
 
-    def __init__(self, record: Backend, resources: Resources) -> None:
+    def __init__(self, entry: Backend, resources: Resources) -> None:
         super().__init__(resources.memory)
-        assert record.convolutions is not None
-        self._record = record
+        assert entry.convolutions is not None
+        self._entry = entry
         self.resources = resources
         self.library: Any = resources.library
         self.ndarray = resources.ndarray
         self.device_of = resources.device_of  # type: ignore[method-assign]
         self.check_device = resources.check_device  # type: ignore[method-assign]
-        self.source = source = record.convolutions(resources)
+        self.source = source = entry.convolutions(resources)
         self.takes_strided = source.takes_strided
         self.tuner = ConvTuner(source) if isinstance(source, TunableSource) else None
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
-        check_limits(self._record.conv_limits, problem, self.library)
+        check_limits(self._entry.conv_limits, problem, self.library)
         source = self.source
         if isinstance(source, TunableSource):
             assert self.tuner is not None

@@ -59,9 +59,9 @@ class RNNBackend:
 
     ndarray: Any = None  # the class of arrays that its plans take as they are
 
-    def __init__(self, record: Backend) -> None:
-        self.name = record.name
-        self.layout: LayoutName = record.layout
+    def __init__(self, entry: Backend) -> None:
+        self.name = entry.name
+        self.layout: LayoutName = entry.layout
         self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
         self.generation = 0
         """Number of times that plans were forgotten: older networks are checked again."""
@@ -152,18 +152,18 @@ class DeviceRNNBackend(RNNBackend):
     measured, and replayed as CUDA graphs, if the backend does so.
     """
 
-    def __init__(self, record: Backend, resources: Resources) -> None:
-        super().__init__(record)
+    def __init__(self, entry: Backend, resources: Resources) -> None:
+        super().__init__(entry)
         self.resources = resources
         self.library: Any = resources.library
         self.memory = memory = resources.memory
         self.ndarray = resources.ndarray
         self.device_of = resources.device_of  # type: ignore[method-assign]
         self.check_device = resources.check_device  # type: ignore[method-assign]
-        assert record.candidates is not None
-        self.candidates = CandidateSet(*record.candidates(resources.library))
+        assert entry.candidates is not None
+        self.candidates = CandidateSet(*entry.candidates(resources.library))
         self.tuner: RNNTuner | None = None
-        if record.tunes:
+        if entry.tunes:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)
         self.networks: PlanCache[Network] = PlanCache(MOST_PLANS)
         self._operations: Living[Operations] = Living()
@@ -270,12 +270,12 @@ class PackedRNNBackend(RNNBackend):
     The network of an `RNNWeights` stays with it, and is packed anew once its buffer was written to.
     """
 
-    def __init__(self, record: Backend) -> None:
-        super().__init__(record)
-        self.record = record
+    def __init__(self, entry: Backend) -> None:
+        super().__init__(entry)
+        self.entry = entry
 
     def device_of(self, name: str, array: AnyArray) -> int:
-        if wrong := kind_error(self.record, name, array):
+        if wrong := kind_error(self.entry, name, array):
             raise wrong
         if not isinstance(array, np.ndarray):
             raise TypeError(
@@ -288,9 +288,9 @@ class PackedRNNBackend(RNNBackend):
         self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec, device: int | None = None
     ) -> PackedNetwork:
         """Return the network on a device, of arrays that were checked, wherever they are."""
-        assert self.record.pack is not None
+        assert self.entry.pack is not None
         arrays = weights.arrays() if isinstance(weights, RNNWeights) else weights
-        return self.record.pack(spec, [to_host(array) for array in arrays], device)
+        return self.entry.pack(spec, [to_host(array) for array in arrays], device)
 
     def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> PackedNetwork:
         if not isinstance(weights, RNNWeights):
@@ -305,11 +305,11 @@ class PackedRNNBackend(RNNBackend):
         return kept.network
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> PackedPlan:
-        return PackedPlan(problem, self.record)
+        return PackedPlan(problem, self.entry)
 
     def buffer_plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         raise UnsupportedError(
-            self.record.title,
+            self.entry.title,
             "",
             "it has no plans; dnnffi.pack_rnn keeps weights, buffers and state on the device",
         )

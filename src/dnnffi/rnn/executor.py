@@ -68,13 +68,13 @@ class RNNExecutor:
         device: int | None = None,
         library: VendorLibrary | None = None,
     ) -> None:
-        record = named(backend)
-        if record.load is None or record.candidates is None:
+        entry = named(backend)
+        if entry.load is None or entry.candidates is None:
             raise ValueError(f"backend {backend!r} has no executors; use RNNPlan, or the functions")
         check_problem(problem, RNNProblem, "RNNProblem.dense(spec, steps=..., batch=...)")
         if not problem.has_steps:
             raise ValueError(f"problem must have a row with at least one step; got {problem}")
-        library = record.load() if library is None else library
+        library = entry.load() if library is None else library
         self.library: Any = library
         self._memory = memory = library.memory
         if device is None:
@@ -82,7 +82,7 @@ class RNNExecutor:
         self.device: int = check_range("device", device, 0, memory.device_count() - 1)
         self.problem = problem
         with memory.use(self.device):
-            candidates = CandidateSet(*record.candidates(library))
+            candidates = CandidateSet(*entry.candidates(library))
             candidates.check(problem)
             launch = launch_on(library, self.device, memory.current_stream())
             at: AddressExecutor = candidates.make(problem, None, launch, generator)

@@ -125,7 +125,7 @@ class PackedRNN:
             has_resets = resets is not None
             asked = CallSettings(spec, 0, batch_first, checked, False, 0.0, None, has_resets, False)
             problem = problem_of(x, lengths, batch_sizes, asked)
-            self._backend.record.check_network(problem, network.device)
+            self._backend.entry.check_network(problem, network.device)
             if alone:
                 self._last_problem = key, problem
         x = self._call.array("x", x, problem.x_shape)
@@ -269,7 +269,7 @@ def load_rnn(
 
 
 def _packing(backend: object) -> PackedRNNBackend:
-    names = [name for name, record in BACKENDS.items() if record.pack is not None]
+    names = [name for name, entry in BACKENDS.items() if entry.pack is not None]
     found = rnn_backends.of(check_choice("backend", backend, names))
     assert isinstance(found, PackedRNNBackend)
     return found

@@ -12,13 +12,13 @@ from dnnffi.spec.problem import RNNProblem
 class PackedPlan:
     """The interface of a plan for the functions; the buffers of a problem are the network's."""
 
-    def __init__(self, problem: RNNProblem, record: Backend) -> None:
+    def __init__(self, problem: RNNProblem, entry: Backend) -> None:
         self.problem = problem
         self.x_shape, self.y_shape = problem.x_shape, problem.y_shape
         self.h_shape, self.c_shape = problem.h_shape, problem.c_shape
-        self._record = record
+        self._entry = entry
         # Limits that all adapters share are reported before an adapter is selected.
-        record.check_network(problem, _Nobody(record.title))
+        entry.check_network(problem, _Nobody(entry.title))
 
     def takes(self, array: object, shape: tuple[int, ...]) -> bool:
         """Return False: each array is checked."""
@@ -39,7 +39,7 @@ class PackedPlan:
 
     def report(self) -> str:
         """Return what runs, in plain words."""
-        return f"{self.problem}\n{self._record.title}, with the weights on the device"
+        return f"{self.problem}\n{self._entry.title}, with the weights on the device"
 
 
 class _Nobody:

@@ -40,12 +40,12 @@ class VendorEngine(VendorHandles):
     """A vendor's library."""
 
     def __init__(
-        self, record: Backend, library: VendorLibrary, tuner: RNNTuner | None = None
+        self, entry: Backend, library: VendorLibrary, tuner: RNNTuner | None = None
     ) -> None:
-        assert record.candidates is not None
-        self._record = record
+        assert entry.candidates is not None
+        self._entry = entry
         super().__init__(library)
-        self._candidates = CandidateSet(*record.candidates(library))
+        self._candidates = CandidateSet(*entry.candidates(library))
         self._tuner = tuner
         self._rules: dict[RNNProblem, str] = {}
 
@@ -62,7 +62,7 @@ class VendorEngine(VendorHandles):
             return ""  # the rule of dnnffi's own kernels, which takes the first that fits
         rule = self._rules.get(problem)
         if rule is None:
-            rule = self._rules[problem] = f"{self._record.name} {self.make(problem, '').algorithm}"
+            rule = self._rules[problem] = f"{self._entry.name} {self.make(problem, '').algorithm}"
         return rule
 
     def make(self, problem: RNNProblem, candidate: str) -> AddressExecutor:

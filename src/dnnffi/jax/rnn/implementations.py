@@ -25,10 +25,10 @@ def _cudnn() -> Engine:
 
 
 def _miopen() -> Engine:
-    record = named("miopen")
-    assert record.load is not None
+    entry = named("miopen")
+    assert entry.load is not None
     # Nothing here needs an array: XLA has the memory.
-    return VendorEngine(record, record.load().without_cupy())
+    return VendorEngine(entry, entry.load().without_cupy())
 
 
 # Registered when this is imported: programs from disk find their handlers by name.

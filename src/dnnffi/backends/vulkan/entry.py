@@ -1,4 +1,4 @@
-"""The record of the backend "vulkan"."""
+"""The registry's entry of the backend "vulkan"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of the backend "miopen"."""
+"""The registry's entry of the backend "miopen"."""
 
 from __future__ import annotations
 

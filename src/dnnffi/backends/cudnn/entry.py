@@ -1,4 +1,4 @@
-"""The record of the backend "cudnn"."""
+"""The registry's entry of the backend "cudnn"."""
 
 from __future__ import annotations
 
