@@ -142,7 +142,7 @@ class ConvExecutors(Protocol):
         """Return the error where no executor is left."""
 
     def close(self) -> None:
-        """Release what the executors share, and make no more."""
+        """Release what the executors share. Called by whichever thread closes the plan."""
 
 
 class SearchedExecutors(ConvExecutors, Protocol):

@@ -11,7 +11,7 @@ image itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property, lru_cache
 from operator import itemgetter
@@ -239,7 +239,7 @@ class EngineExecutors(TunableExecutors):
     def __next__(self) -> ChosenExecutor:
         return next(self._executors)
 
-    def _all(self) -> Generator[ChosenExecutor]:
+    def _all(self) -> Iterator[ChosenExecutor]:
         own = self._own_choices()
         if not self._to_measure:
             own = own[:1] if self.run_by_record else []
@@ -370,7 +370,7 @@ class EngineExecutors(TunableExecutors):
                 executor.close()
 
     def close(self) -> None:
-        self._executors.close()
+        """Do nothing: executors share nothing native."""
 
     def reasons(self) -> dict[str, str]:
         return {
