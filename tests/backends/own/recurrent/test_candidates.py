@@ -148,6 +148,23 @@ def test_without_a_backward_kernel_none_is_skipped(own):
     assert not own.skip_reason("2", {"1": 1.0, "3": 2.0})
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("hidden_size", [24, 256])
+def test_with_resets_the_same_kernels_are_offered(own, hidden_size, training):
+    """A kernel that reads resets is not slower by having another division of the work."""
+    problem = with_spec(ANY, hidden_size=hidden_size)._replace(training=training)
+
+    def offered(has_resets):
+        def plain(config):
+            return config and config._replace(kind=config.kind._replace(resets=False))
+
+        pairs = own._pairs(problem._replace(has_resets=has_resets))
+        assert all(pair.forward.kind.resets == has_resets for pair in pairs)
+        return [(plain(pair.forward), plain(pair.backward)) for pair in pairs]
+
+    assert offered(True) == offered(False)
+
+
 def test_who_asks_for_an_algorithm_of_the_vendors_is_offered_none(own):
     assert own.offers(with_options(PROBLEM, algorithm="standard")) == ()
 

@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 23
+_VERSION = 24
 """Version of the kernels and of the configurations that their numbers name: stored times of other
 versions are not used."""
 
@@ -291,7 +291,7 @@ def _ways(
     With resets each layer has a launch: what its rows send then is not what the next layer reads.
     """
     layer = Layer(sizes.max_rows, spec.num_directions, chip)
-    rows, found = select_whole_rows(kind, layer), select_configs(kind, layer)
+    rows, found = _whole_rows_and_others(kind, layer)
     if rows:
         found = found[:3]
     if spec.num_layers == 1 or spec.bidirectional or kind.resets:
@@ -301,6 +301,31 @@ def _ways(
     if together or at_once:
         found = found[:3]
     return [rows, together, at_once, found]
+
+
+def _whole_rows_and_others(
+    kind: Kind, layer: Layer
+) -> tuple[tuple[KernelConfig, ...], tuple[KernelConfig, ...]]:
+    """Return configurations with whole rows, and those with tensor cores, of a layer.
+
+    With resets they are those without, as long as these fit: a step reads one flag more, and its
+    estimate must not let another kernel run that is slower in all else.
+    """
+    if kind.resets:
+        without = _whole_rows_and_others(kind._replace(resets=False), layer)
+        rows, found = (
+            tuple(
+                one for one in map(_with_resets, way) if one.shared_bytes <= layer.chip.shared_bytes
+            )
+            for way in without
+        )
+        if rows or found:
+            return rows, found
+    return select_whole_rows(kind, layer), select_configs(kind, layer)
+
+
+def _with_resets(config: KernelConfig) -> KernelConfig:
+    return config._replace(kind=config.kind._replace(resets=True))
 
 
 def why_not_here(memory: Any) -> str:
