@@ -21,7 +21,7 @@ import record_tables  # noqa: F401
 import support_table  # noqa: F401
 from docutils import nodes
 from docutils.parsers.rst import directives
-from records import CONTENTS, Block, Html, Literal, blocks
+from records import CONTENTS, Block, Html, Literal, MissingRecordError, blocks
 from sphinx.util.docutils import SphinxDirective
 
 
@@ -38,9 +38,8 @@ class Generated(SphinxDirective):
         self.env.note_reread()  # it depends on records and on the code
         try:
             shown = [_node(block) for block in blocks(*self.arguments)]
-        except FileNotFoundError as missing:
-            name = Path(missing.filename).name
-            return [nodes.paragraph(text=f"This checkout holds no such record ({name}).")]
+        except MissingRecordError as missing:
+            return [nodes.paragraph(text=f"This checkout holds no such record ({missing}).")]
         if "fold" not in self.options:
             return shown
         title = escape(self.options["fold"])

@@ -37,6 +37,10 @@ Block = str | Rows | Pairs
 """A part of a page. A string that is not `Literal` or `Html` is a paragraph."""
 
 
+class MissingRecordError(Exception):
+    """A checkout has no record of this name."""
+
+
 class Record(dict[str, Any]):
     """A record as JSON has it; of a file of text the entries ``text`` and ``source``.
 
@@ -50,7 +54,10 @@ class Record(dict[str, Any]):
     @classmethod
     def read(cls, name: str) -> Record:
         """Read the record of that name."""
-        text = (DOCS / "verification" / name).read_text(encoding="utf-8")
+        try:
+            text = (DOCS / "verification" / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise MissingRecordError(name) from None
         if name.endswith(".json"):
             return cls(name, json.loads(text))
         return cls(name, dict(zip(("text", "source"), read_source_lines(text), strict=True)))
@@ -80,7 +87,9 @@ def shows(*files: str) -> Callable[[Any], Any]:
     """Register a function of the records ``files`` as the content of its name."""
 
     def register(make: Any) -> Any:
-        CONTENTS[make.__name__.replace("_", "-")] = make, files
+        name = make.__name__.replace("_", "-")
+        assert name not in CONTENTS, f"two contents are called {name}"
+        CONTENTS[name] = make, files
         return make
 
     return register

@@ -67,3 +67,16 @@ def test_what_was_found_can_be_replaced_and_forgotten():
     made.clear()
     assert made.find(identities((x,))) is None
     del x  # what was forgotten is not missed
+
+
+def test_what_is_cleared_while_it_is_added_is_not_found():
+    remembered, array = Remembered(), Array()
+
+    class Interrupted(dict):
+        def __setitem__(self, identities, references):
+            remembered.clear()
+            super().__setitem__(identities, references)
+
+    remembered._kept = Interrupted()
+    remembered.add((id(array),), (array,), "found")
+    assert remembered.find((id(array),)) is None

@@ -33,6 +33,8 @@ from dnnffi.backends.miopen.limits import FUSION
 from dnnffi.backends.vendor.handle import close_handles
 from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.convolution.executor_plan import ExecutorConvPlan
+from dnnffi.convolution.finder import CALLS_PER_ATTEMPT
+from dnnffi.convolution.tuning import ConvTrial
 from dnnffi.errors import DnnffiError, MiopenError, UnsupportedError
 from dnnffi.foreign import using
 from dnnffi.runtime.hip import RuntimeCallError
@@ -500,13 +502,31 @@ def test_a_search_within_a_limit(miopen):
 
 
 def test_a_search_that_finds_nothing(miopen, injected):
+    searches = []
+
     def find(real, *arguments):
+        searches.append(arguments)
         arguments[-5][0] = 0
         return 0
 
     injected.put(FIND, find)
-    with pytest.raises(UnsupportedError, match="a search found nothing for forward of"):
-        conv(miopen, options=SEARCH)
+    for _ in range(CALLS_PER_ATTEMPT):
+        assert_right(conv(miopen, options=SEARCH))
+    assert len(searches) == 2
+    assert "by MIOpen's list, not measured here" in plan_of(miopen).report()
+
+
+def test_without_memory_for_a_search_the_list_is_taken(miopen, monkeypatch):
+    def none(*arguments):
+        raise LookupError("of the caller's allocator")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConvTrial, "__init__", none)
+        assert_right(conv(miopen, options=SEARCH))
+    assert miopen.watched.calls[FIND] == 0
+    for _ in range(CALLS_PER_ATTEMPT - 1):
+        assert_right(conv(miopen, options=SEARCH))
+    assert miopen.watched.calls[FIND] == 1
 
 
 # Fusion
@@ -700,7 +720,7 @@ def test_nothing_is_left_of_many_steps(miopen, step):
 def test_plans_are_bounded_and_close(miopen, monkeypatch):
     conv(miopen)
     backend = miopen.conv
-    monkeypatch.setattr(backend.plans, "capacity", 2)
+    monkeypatch.setattr(backend.plans, "capacity", 4)  # two plans, and signatures of their calls
     for limit in range(10_000, 10_006):
         conv(miopen, options={"workspace_limit": limit})
     gc.collect()
@@ -718,7 +738,7 @@ def test_plans_are_bounded_and_close(miopen, monkeypatch):
         (forward_step, UNSUPPORTED, ("miopenConvolutionForwardGetSolution",)),
         (fused_step, UNKNOWN_ERROR, ("miopenCreateFusionPlan", "miopenCreateOpBiasForward",
                                      "miopenCreateOperatorArgs")),
-        (searching_step, UNKNOWN_ERROR, (FIND, "miopenConvolutionForwardGetWorkSpaceSize")),
+        (searching_step, UNKNOWN_ERROR, ("miopenConvolutionForwardGetSolutionCount",)),
     ],
 )  # fmt: skip
 def test_a_status_at_each_call_leaves_nothing_behind(miopen, step, status, must_fail):

@@ -248,7 +248,7 @@ def test_tuned_now_and_found_on_disk(tmp_path, monkeypatch):
             checked(problem_of(operation, with_(TYPICAL, dtype=dtype)))
             again = the_plan()
             assert again.finder.tuning.source == "disk"
-            assert again.fallen == []
+            assert again.fallen == {}
             assert again.finder.tuning.choice == plan.finder.tuning.choice
             assert again.report().splitlines()[1:2] == plan.report().splitlines()[1:2]
             dnnffi.clear_plans()

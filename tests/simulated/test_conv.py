@@ -514,6 +514,24 @@ def test_a_plan_that_fails_is_followed_by_the_next(simulator):
     assert "gave up engine 1" in the_plan(simulator).report()
 
 
+def test_executors_that_were_made_before_the_choice_changed_are_made_again(simulator, monkeypatch):
+    check(simulator, problem_of())
+    plan, made = the_plan(simulator), []
+    first = plan.finder.first
+
+    def changed_meanwhile(executors):
+        made.append(first(executors))
+        if len(made) == 1:
+            plan._ask_again()
+        return made[-1]
+
+    monkeypatch.setattr(plan.finder, "first", changed_meanwhile)
+    plan._ask_again()
+    for _ in range(3):
+        check(simulator, problem_of())
+    assert len(made) == 2
+
+
 def test_after_the_last_plan_has_failed_a_call_begins_with_the_measured_one(
     simulator, folder, monkeypatch
 ):
@@ -544,6 +562,39 @@ def test_without_memory_for_the_workspace_one_call_runs_another_engine(simulator
     simulator.memory.fail_allocation = 0
     with pytest.raises(MemoryError):
         conv(x, w, stride=(1, 2), groups=2)
+
+
+def test_engines_that_ran_without_memory_are_there_if_others_fail(simulator, monkeypatch):
+    problem = problem_of()
+    check(simulator, problem)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulator.conv.resources.workspaces, "take", without_memory)
+        check(simulator, problem)
+    for expected in (2, 3):
+        simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+        check(simulator, problem)
+        assert engine_of(simulator) == expected
+
+
+def test_without_memory_an_engine_that_fails_is_followed_by_the_next(simulator, monkeypatch):
+    problem, ran = problem_of(), []
+    check(simulator, problem)
+    run = GraphExecutor.run
+
+    def recorded(executor, launch, at):
+        ran.append(executor.choice.engine)
+        run(executor, launch, at)
+
+    monkeypatch.setattr(GraphExecutor, "run", recorded)
+    monkeypatch.setattr(simulator.conv.resources.workspaces, "take", without_memory)
+    simulator.control.standin_fail(b"cudnnBackendExecute", 1, INTERNAL_ERROR)
+    check(simulator, problem)
+    assert ran == [2, 3]
+    assert engine_of(simulator) == 1
+
+
+def without_memory(*size):
+    raise MemoryError("no more of it")
 
 
 def test_without_memory_only_an_engine_that_needs_less_is_tried(simulator, folder, monkeypatch):

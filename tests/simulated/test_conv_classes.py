@@ -83,7 +83,7 @@ def counts(monkeypatch):
     counted(plans, "EngineHeuristics", "heuristics")
     counted(plans, "ExecutionPlan", "plans")
     counted(recipe.PlanRecipe, "make", "plans by a recipe")
-    counted(conv_tuner, "measure_plans", "measurements")
+    counted(conv_tuner, "measure_executors", "measurements")
     counted(conv_tuner, "check", "comparisons")
     return counts
 
@@ -368,6 +368,17 @@ def test_a_class_that_is_not_measured_takes_the_choice_of_its_neighbour(
     assert counts == {"plans by a recipe": 1}
 
 
+def test_a_measured_class_is_not_compared_when_its_neighbour_is_measured(
+    simulator, folder, monkeypatch, counts
+):
+    costs(monkeypatch, engine2=1.0)
+    check(simulator, problem_of(NEXT_CLASS, tune="now"))
+    check(simulator, problem_of(KNOWN, tune="now"))
+    counts.clear()
+    assert engine_of(check(simulator, problem_of((9, 12, 12)))) == 2
+    assert counts["comparisons"] == 0
+
+
 def test_a_class_far_from_a_measured_one_asks_the_heuristics(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     check(simulator, problem_of(KNOWN, tune="now"))
@@ -541,7 +552,7 @@ def test_threads_with_new_sizes_of_a_layer_at_once(simulator, folder, counts, mo
 def test_a_class_is_measured_by_one_thread_and_used_by_the_others(simulator, folder, monkeypatch):
     costs(monkeypatch, engine2=1.0)
     seen = []
-    measured = conv_tuner.measure_plans
+    measured = conv_tuner.measure_executors
 
     def measure(*arguments):
         if not seen:
@@ -551,7 +562,7 @@ def test_a_class_is_measured_by_one_thread_and_used_by_the_others(simulator, fol
             seen.append(engine_of(plan))
         return measured(*arguments)
 
-    monkeypatch.setattr(conv_tuner, "measure_plans", measure)
+    monkeypatch.setattr(conv_tuner, "measure_executors", measure)
     assert engine_of(check(simulator, problem_of(KNOWN, tune="now"))) == 2
     assert seen == [None, 1]
     assert engine_of(check(simulator, problem_of(SAME_CLASS[0], tune="now"))) == 2

@@ -382,7 +382,7 @@ def test_a_capture_that_fails_is_not_tried_again(simulator, error):
         for each in (arrays, other):
             each.check(each.call())
     assert len(tries) == 1
-    assert the_plan(simulator).fallen == []
+    assert the_plan(simulator).fallen == {}
     simulator.memory.fail_capture = None
     assert the_plan(simulator).autotune()
     before = captures(simulator)

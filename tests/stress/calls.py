@@ -97,6 +97,17 @@ class Calls:
         call = partial(dnnffi.conv, activation="relu", backend=self.backend)
         return (call(self.image, self.w, self.bias, options=self.options | options),)
 
+    def conv_padded(self):
+        """On cuDNN and MIOpen a padded copy of the image is in the workspace."""
+        return (
+            dnnffi.conv(
+                *(self.image, self.w),
+                padding=((2, 0), (0, 1)),
+                backend=self.backend,
+                options=self.options or None,
+            ),
+        )
+
     def conv_backward_data(self):
         return (
             dnnffi.conv_backward_data(

@@ -11,7 +11,10 @@ import dnnffi
 from dnnffi.errors import CaptureError, CudnnError
 
 EXECUTION_FAILED = 5000
-CALLS = ("lstm", "train_on_the_state", "plan_step", "conv", "conv_backward_weights", "conv_plan")
+CALLS = (
+    *("lstm", "train_on_the_state", "plan_step"),
+    *("conv", "conv_padded", "conv_backward_weights", "conv_plan"),
+)
 
 
 class Work:
@@ -47,7 +50,18 @@ class Work:
         return ()
 
 
-HANDLERS = ("save", "clear", "look", "lstm", "train_on_the_state", "plan_step", "conv")
+HANDLERS = (
+    *("save", "clear", "look", "lstm", "train_on_the_state", "plan_step", "conv", "conv_padded"),
+)
+    "save",
+    "clear",
+    "look",
+    "lstm",
+    "train_on_the_state",
+    "plan_step",
+    "conv",
+    "conv_padded",
+)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -212,12 +212,12 @@ def test_what_was_measured_is_used(conv_host, standin):
 
 
 def test_a_tuner_is_that_of_plans(standin):
-    source = conv_backends.of("cudnn").source
-    assert isinstance(source.tuner, ConvTuner)
+    backend = conv_backends.of("cudnn")
+    assert isinstance(backend.tuner, ConvTuner)
     problem = PLAIN._replace(options=conv_options({"tune": "now"}))
-    handlers = StandinConvHandlers(standin, tuner=source.tuner)
+    handlers = StandinConvHandlers(standin, tuner=backend.tuner)
     choice = handlers.engine.decide(problem)
-    assert json.dumps(source.tuner.find(problem, 0).choice) == choice
+    assert json.dumps(backend.tuner.find(problem, 0).choice) == choice
     handlers.close()
 
 

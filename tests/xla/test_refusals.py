@@ -150,7 +150,7 @@ def test_networks_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
 def test_convolutions_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     family = conv_implementations
-    backend = SimpleNamespace(library="library", source=SimpleNamespace(tuner="tuner"))
+    backend = SimpleNamespace(library="library", tuner="tuner")
     backends = SimpleNamespace(external={"cudnn": backend}.__getitem__)
     monkeypatch.setattr(family, "conv_backends", backends)
     monkeypatch.setattr(family, "CudnnEngine", lambda *given: given)

@@ -248,6 +248,10 @@ class ConvSource(ABC):
     def backward_bias(self, dy: Array, device: int) -> Array:
         """Return the gradient of the bias [K]. Without CuPy dy is contiguous or `takes_strided`."""
 
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget what was measured, and what was made for several plans."""
+
 
 class SearchedSource(ConvSource):
     """A source whose library measures by itself."""
@@ -262,12 +266,9 @@ class SearchedSource(ConvSource):
     ) -> None:
         """Let the library measure a problem for all later `executors`, unless that was done.
 
-        ``scratch`` makes arrays of a problem, to be written over.
+        ``scratch`` makes arrays of a problem, to be written over. Raises `UnsupportedError` where
+        nothing runs, `StatusError` for a failure, ``MemoryError`` without memory.
         """
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Forget what was measured, and what was made for several plans."""
 
 
 class TunableSource(ConvSource):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from dnnffi.backends.backend import Backend
 from dnnffi.backends.conv_interface import ConvProblemPlan, SearchedSource, TunableSource
@@ -20,7 +20,10 @@ from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import ConvProblem
 
 MOST_PLANS = 1024
-"""Plans kept by each backend. A network has some for each layer, and making one is slow."""
+"""Plans kept by each backend, if each is also known by the signature of a call.
+
+A network has some for each layer, and making one is slow.
+"""
 
 
 class ConvBackend:
@@ -91,15 +94,14 @@ class DeviceConvBackend(ConvBackend):
         self.source = source = entry.convolutions(resources)
         self.takes_strided = source.takes_strided
         self.tuner = ConvTuner(source) if isinstance(source, TunableSource) else None
+        """Measures the executors; None where the library does."""
 
     def plan(self, problem: ConvProblem, device: int) -> ConvProblemPlan:
         check_limits(self._entry.conv_limits, problem, self.library)
-        source = self.source
-        if isinstance(source, TunableSource):
-            assert self.tuner is not None
-            finder = TunedFinder(problem, device, source, self.tuner)
-            return ExecutorConvPlan(finder, captures=True)
-        return ExecutorConvPlan(SearchFinder(problem, device, source), captures=False)
+        if self.tuner is not None:
+            return ExecutorConvPlan(TunedFinder(problem, device, self.tuner), captures=True)
+        searched = cast("SearchedSource", self.source)
+        return ExecutorConvPlan(SearchFinder(problem, device, searched), captures=False)
 
     def backward_bias(self, dy: Array) -> Array:
         """Return the gradient by the bias [K], from a contiguous dy."""
@@ -107,10 +109,9 @@ class DeviceConvBackend(ConvBackend):
 
     def clear(self) -> None:
         super().clear()
+        self.source.clear()
         if self.tuner is not None:
             self.tuner.clear()
-        if isinstance(self.source, SearchedSource):
-            self.source.clear()
         self.resources.clear()
 
 

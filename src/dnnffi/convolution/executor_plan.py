@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -65,10 +64,6 @@ class _OfThread:
         self._made_smaller: list[ChosenExecutor] = []
         self._smaller = executors.smaller(executor.workspace_bytes)
 
-    def others(self) -> Iterator[ChosenExecutor]:
-        """Yield the executors to use for good if the one in use fails, best first."""
-        return chain(self._made_smaller, self.executors)
-
     def smaller(self) -> Iterator[ChosenExecutor]:
         """Yield executors with a smaller workspace than the one in use; they are kept."""
         yield from self._made_smaller
@@ -101,7 +96,8 @@ class ExecutorConvPlan(ConvProblemPlan):
         resources = finder.source.resources
         self.memory = memory = resources.memory
         self.device = device = finder.device
-        self.fallen: list[str] = []
+        self.fallen: dict[str, str] = {}
+        """Reasons why executors were given up, by their choices."""
         self.finder = finder
         self._failures = finder.source.failures
         self._resources = resources
@@ -111,7 +107,7 @@ class ExecutorConvPlan(ConvProblemPlan):
         self.current_device: Callable[[], int] = memory.current_device
         self._current_stream = memory.current_stream
         self._is_capturing = memory.is_capturing
-        self._stream_workspace = resources.workspaces.get
+        self._workspaces = resources.workspaces
         self._empty_strided = memory.empty_strided
         self._dtype = memory.dtype(problem.spec.dtype)
         self._bytes = memory.dtype("uint8")
@@ -138,7 +134,8 @@ class ExecutorConvPlan(ConvProblemPlan):
         """Return the calling thread's executors, made when they are first asked for."""
         if self.closed:
             raise ValueError("this plan is closed")
-        known: _OfThread | None = getattr(self._local, "executors", None)
+        local = self._local  # another thread may replace it while executors are made
+        known: _OfThread | None = getattr(local, "executors", None)
         if known is not None:
             return known
         executors = self.finder.executors(self._launch(self.device, self._current_stream()))
@@ -150,7 +147,7 @@ class ExecutorConvPlan(ConvProblemPlan):
         operation = CapturedOperation(
             self.memory, launch_on, self._resources.graphs, stop, CAPTURED_AT
         )
-        made = self._local.executors = _OfThread(executor, executors, operation)
+        made = local.executors = _OfThread(executor, executors, operation)
         self._threads.add(made)
         return made
 
@@ -158,11 +155,13 @@ class ExecutorConvPlan(ConvProblemPlan):
         """Switch to the next executor after one has failed; return False if there is no other."""
         failed = own.executor
         own.operation.clear()
-        self.fallen.append(f"{failed.choice}: {type(error).__name__}: {error}")
-        for executor in own.others():
+        self._captures.tried = self._may_capture  # what could not be captured may be what failed
+        reason = f"{type(error).__name__}: {error}"
+        self.fallen[str(failed.choice)] = reason
+        for executor in own.executors:
             if executor.choice != failed.choice:
                 own.use(executor)
-                logger.info("%s runs instead of %s", executor.choice, self.fallen[-1])
+                logger.info("%s runs instead of %s: %s", executor.choice, failed.choice, reason)
                 if failed not in self._resources.graphs.of_users:
                     failed.close()
                 return True
@@ -251,9 +250,13 @@ class ExecutorConvPlan(ConvProblemPlan):
         while True:
             executor = own.executor
             size, workspace = executor.workspace_bytes, None
+            is_streams = not captured and (shared or size <= MOST_SHARED_WORKSPACE)
             if size:
                 try:
-                    workspace = self._workspace(size, stream, captured, shared)
+                    if is_streams:
+                        workspace = self._workspaces.take(self.device, stream.ptr, size)
+                    else:  # it is large, or the caller captures and their graph has to own it
+                        workspace = self.memory.empty((size,), self._bytes)
                 except Exception as error:  # of the caller's allocator, whatever it raises
                     if not self._run_smaller(own, addresses, stream, captured=captured):
                         raise error from None
@@ -278,15 +281,9 @@ class ExecutorConvPlan(ConvProblemPlan):
             except self._failures as error:
                 if not self._fall(own, error):
                     raise
-
-    def _workspace(self, size: int, stream: Stream, captured: bool, shared: bool) -> Array:
-        """Return the stream's own buffer, or a new one.
-
-        It is new if it is large, or if the caller captures and their graph has to own it.
-        """
-        if not captured and (shared or size <= MOST_SHARED_WORKSPACE):
-            return self._stream_workspace(self.device, stream.ptr, size)
-        return self.memory.empty((size,), self._bytes)
+            finally:
+                if is_streams and workspace is not None:
+                    self._workspaces.give_back(self.device, stream.ptr, workspace)
 
     def _run_smaller(
         self, own: _OfThread, addresses: tuple[int, ...], stream: Stream, *, captured: bool
@@ -299,15 +296,17 @@ class ExecutorConvPlan(ConvProblemPlan):
                     workspace = self.memory.empty((size,), self._bytes)
             except Exception:  # as in `fill`
                 continue
-            logger.info(
-                "%s runs without memory for the workspace of %s",
-                *(executor.choice, own.executor.choice),
-            )
+            names = executor.choice, own.executor.choice
+            logger.info("%s runs without memory for the workspace of %s", *names)
             launch = self._launch(self.device, stream)
             if captured:
                 own.operation.keep_for_user(executor, launch)
             key = (*addresses, 0 if workspace is None else workspace.data.ptr)
-            executor.run(launch, ConvAddresses(*key))
+            try:
+                executor.run(launch, ConvAddresses(*key))
+            except self._failures as error:
+                logger.info("%s failed: %s", executor.choice, error)
+                continue
             return True
         return False
 
@@ -363,7 +362,8 @@ class ExecutorConvPlan(ConvProblemPlan):
             where = "in the same kernel" if own.executor.fused else "after the convolution"
             lines.append(f"{what}: {where}")
         lines += self.finder.notes(own.executor, own.executors)
-        lines += [f"gave up {reason}" for reason in (*self.finder.refused, *self.fallen)]
+        given_up = self.finder.refused | self.fallen
+        lines += [f"gave up {choice}: {reason}" for choice, reason in given_up.items()]
         graph_bytes = sum(one.operation.nbytes for one in self._threads.snapshot())
         lines.append(f"{self.graph_count} graphs, {graph_bytes:,} bytes")
         return "\n".join(lines)

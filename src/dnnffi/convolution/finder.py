@@ -14,13 +14,13 @@ from dnnffi.backends.conv_interface import (
     SearchedExecutors,
     SearchedSource,
     TunableExecutors,
-    TunableSource,
 )
 from dnnffi.convolution.size_class import output_positions
 from dnnffi.convolution.tuner import ConvTuner
 from dnnffi.convolution.tuning import ConvTrial, ConvTuning
 from dnnffi.device.interface import Launch
 from dnnffi.errors import StatusError, UnsupportedError
+from dnnffi.execution.measure import FAILURES
 from dnnffi.log import logger
 from dnnffi.spec.conv_problem import ConvProblem
 
@@ -37,7 +37,7 @@ class ExecutorFinder(ABC, Generic[E]):
     """The executors of one problem, from a source that has ``E``.
 
     ``is_pending`` says that the next call has to call `advance`. ``refused`` are the reasons why
-    what was chosen for other sizes cannot run these.
+    what was chosen for other sizes cannot run these, by choice.
     """
 
     is_pending = False
@@ -45,7 +45,7 @@ class ExecutorFinder(ABC, Generic[E]):
     def __init__(self, problem: ConvProblem, device: int, source: ConvSource) -> None:
         self.problem = problem
         self.device = device
-        self.refused: list[str] = []
+        self.refused: dict[str, str] = {}
         self.source = source
         self._resources = source.resources
         self._may_measure = problem.options.tune != "off"
@@ -79,20 +79,21 @@ class ExecutorFinder(ABC, Generic[E]):
 
     def _is_captured(self) -> bool:
         memory = self._resources.memory
-        stream = memory.current_stream()
-        return stream.ptr != 0 and memory.is_capturing(stream)
+        return memory.is_capturing(memory.current_stream())
 
 
 class SearchFinder(ExecutorFinder[SearchedExecutors]):
     """The executors of one problem in the order of a library that measures by itself.
 
-    With the option tune="now" it searches when the finder is made, else in the first call that is
-    not captured.
+    With the option tune="now" it searches when the finder is made, or where that is captured, in
+    the first call that is not. After a search that failed, for want of memory say, calls run in the
+    order of the library's list, and every eighth call tries again.
     """
 
     def __init__(self, problem: ConvProblem, device: int, source: SearchedSource) -> None:
         super().__init__(problem, device, source)
         self._searched = source
+        self._calls_to_wait = 0
         self.is_pending = problem.options.tune == "now" and not self._measure()
 
     def executors(self, launch: Launch) -> SearchedExecutors:
@@ -105,18 +106,28 @@ class SearchFinder(ExecutorFinder[SearchedExecutors]):
         trials: list[ConvTrial] = []
 
         def scratch(problem: ConvProblem) -> ConvAddresses:
-            trials.append(ConvTrial(problem, self.device, self._resources))
+            try:
+                trials.append(ConvTrial(problem, self.device, self._resources))
+            except Exception as error:  # of the caller's allocator, whatever it raises
+                raise MemoryError(f"no memory for scratch arrays: {error}") from error
             return trials[-1].addresses
 
         with memory.use(self.device):
             launch = self._resources.launch(self.device, memory.current_stream())
-            self._searched.search(self.problem, launch, scratch)
-            trials.clear()
+            try:
+                self._searched.search(self.problem, launch, scratch)
+            except FAILURES as error:
+                logger.info("%s cannot be searched: %s", self.problem, error)
+                self._calls_to_wait = CALLS_PER_ATTEMPT
+                return False
+            finally:
+                trials.clear()
         self.is_pending = False
         return True
 
     def advance(self) -> bool:
-        return self._measure()
+        self._calls_to_wait -= 1
+        return self._calls_to_wait <= 0 and self._measure()
 
     def notes(self, executor: ChosenExecutor, executors: SearchedExecutors) -> list[str]:
         return executors.notes(executor)
@@ -130,11 +141,9 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
     the problem gives way to what the heuristics say for it.
     """
 
-    def __init__(
-        self, problem: ConvProblem, device: int, source: TunableSource, tuner: ConvTuner
-    ) -> None:
-        super().__init__(problem, device, source)
-        self._tunable, self._tuner = source, tuner
+    def __init__(self, problem: ConvProblem, device: int, tuner: ConvTuner) -> None:
+        super().__init__(problem, device, tuner.source)
+        self._tuner = tuner
         self._class = state = tuner.state(problem, device, look_up=self._may_measure)
         self.tuning: ConvTuning | None = None
         if self._may_measure:
@@ -146,7 +155,7 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
         self.is_pending = is_asked_for and state.tuning is None
 
     def executors(self, launch: Launch) -> TunableExecutors:
-        return self._tunable.executors(
+        return self._tuner.source.executors(
             self.problem,
             launch,
             specialized=self._class.specializes(self.problem),
@@ -165,7 +174,7 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
             try:
                 return executors.made_again(choice)
             except (StatusError, UnsupportedError, ValueError) as error:
-                self.refused.append(f"{choice}: {error}")
+                self.refused[str(choice)] = str(error)
                 logger.info("%s of the size class cannot run %s: %s", choice, self.problem, error)
                 state.num_refused += 1
         executor = super().first(executors)

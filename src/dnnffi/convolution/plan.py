@@ -46,7 +46,7 @@ class ConvPlan:
     ------
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
-    LibraryNotFoundError, UnsupportedError, CudnnError
+    LibraryNotFoundError, UnsupportedError, CudnnError, MiopenError
         As `dnnffi.conv`; at the first call if ``backend`` is None.
 
     Examples
@@ -204,10 +204,11 @@ class ConvPlan:
     def autotune(self) -> None:
         """Measure the candidates now, on scratch data, and use the fastest.
 
-        Waits for the current stream. The result is also used by the functions, for all problems of
-        the same size class, and kept on disk, see ``DNNFFI_CACHE_DIR``. If the arrays are still to
-        choose the backend, the first call measures. Does nothing with the option ``tune="off"``,
-        and on the reference.
+        Waits for the current stream. The functions use the result, too: on cuDNN for all problems
+        of the same size class, and it is kept on disk, see ``DNNFFI_CACHE_DIR``; on MIOpen, which
+        searches by itself, for this problem in this process. If the arrays are still to choose the
+        backend, the first call measures. Does nothing with the option ``tune="off"``, and on the
+        reference.
         """
         self._check_open()
         if self._plan is None:

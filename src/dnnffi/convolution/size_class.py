@@ -62,7 +62,7 @@ def output_positions(problem: ConvProblem) -> int:
 def size_class(problem: ConvProblem) -> SizeClass:
     """Return the size class of a problem with a batch."""
     x_shape, y_shape = problem.x_shape, problem.y_shape
-    magnitude = ((problem.batch * prod(y_shape[2:])).bit_length() - 1) // 2
+    magnitude = (output_positions(problem).bit_length() - 1) // 2
     item = ITEM_SIZES[problem.spec.dtype]
     dimension = 1 if problem.channels_last else -1
     rows = x_shape[dimension] * item | y_shape[dimension] * item

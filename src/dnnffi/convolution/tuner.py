@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.conv_interface import OWN, EngineChoice, Recipes, TunableSource
 from dnnffi.convolution.size_class import SizeClass, layer_of, size_class
-from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_plans
+from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_executors
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.store import checked_time
@@ -98,7 +98,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
 
     def __init__(self, source: TunableSource) -> None:
         super().__init__("conv", source.resources.memory)
-        self._source = source
+        self.source = source
         self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
         self._recipes: PlanCache[Recipes] = PlanCache(MAX_CLASSES)
 
@@ -116,7 +116,9 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         if state is None:
             recipes = self._recipes.get((layer, device), lambda: PlanCache(MAX_RECIPES))
             state = self._states.get(key, lambda: ClassState(size, recipes))
-        if look_up and not state.is_looked_up and not self.is_capturing():
+        if not look_up or state.is_looked_up or state.tuning is not None:
+            return state
+        if not self.is_capturing():
             found = self._from_disk(self._key(problem, device), problem, device)
             if state.tuning is None:  # else another thread has measured meanwhile
                 state.tuning = found
@@ -140,16 +142,16 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         if known is not None:
             choices = [choice for choice, _ in known.candidates[:MAX_KNOWN]]
         begun = time.perf_counter()
-        found = measure_plans(problem, device, self._source, choices)
+        found = measure_executors(problem, device, self.source, choices)
         if found is None:
             logger.info("%s cannot be measured", problem)
         else:
             seconds = time.perf_counter() - begun
             log_measurement(problem, str(found.choice), found.times, found.refused, seconds)
-            self.state(problem, device).adopt(found)
+            self.state(problem, device, look_up=False).adopt(found)
             for other in size_class(problem).neighbours():
                 state = self._states.find((layer_of(problem), other, device))
-                if state is not None and state.neighbour is None:
+                if state is not None and state.tuning is None and state.neighbour is None:
                     state.is_looked_up = False
             self._store.write(self._key(problem, device), found._asdict())
         return found
@@ -176,14 +178,11 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         self._states.clear()
         self._recipes.clear()
 
-    def _measured(self, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return measure_plans(problem, device, self._source)
-
     def _about(self, problem: ConvProblem) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
         return {
             "format": 3,  # 2 was for one problem
-            "engine": self._source.version,
+            "engine": self.source.version,
             "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
             "operation": problem.operation,
             "layout": problem.layout,
@@ -204,7 +203,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         return ConvTuning(tuple(candidates), refused, x_shape, source="disk")
 
     def _checked(self, found: ConvTuning, problem: ConvProblem, device: int) -> ConvTuning | None:
-        return check(found, problem, device, self._source)
+        return check(found, problem, device, self.source)
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from dnnffi.backends.conv_interface import (
+    OWN,
     ChosenExecutor,
     ConvAddresses,
     ConvResources,
@@ -154,7 +155,7 @@ class ConvTrial:
         return call
 
 
-def measure_plans(
+def measure_executors(
     problem: ConvProblem,
     device: int,
     source: TunableSource,
@@ -186,6 +187,10 @@ def measure_plans(
         for executor in (
             executors if known is None else _chosen_executors(executors, known, refused)
         ):
+            if times and time.perf_counter() >= end:
+                refused["others"] = "the time for measuring was over"
+                executor.close()
+                break
             name = str(executor.choice)
             try:
                 call = trial.call(executor, trial.workspace(executor.workspace_bytes))
@@ -198,9 +203,6 @@ def measure_plans(
             finally:
                 call = None  # type: ignore[assignment]
                 executor.close()
-            if times and time.perf_counter() >= end:
-                refused["others"] = "the time for measuring was over"
-                break
         if times:
             _refuse(alike, times, refused, tolerance(problem), choices)
             final = {}
@@ -350,10 +352,11 @@ def _refuse(
     Engines count, not plans: an engine with many settings would outvote the others.
     """
 
-    def engine_count(group: tuple[HostArrays, list[str]]) -> int:
-        return len({choices[name].engine for name in group[1]})
+    def agreement(group: tuple[HostArrays, list[str]]) -> tuple[int, bool]:
+        engines = {choices[name].engine for name in group[1]}
+        return len(engines), engines != {OWN}  # of two that stand alone the library is believed
 
-    right, agreeing = max(alike, key=engine_count)
+    right, agreeing = max(alike, key=agreement)
     for result, names in alike:
         if names is not agreeing:
             wrong = disagreement(result, right, allowed, "those of most")

@@ -5,7 +5,7 @@ That is far more than rounding makes of most arrays, but an array of few element
 whole: a sum that cancels, the gradient of a unit that is saturated. And a unit near the corner of a
 ReLU may be on for the one and off for the other. So where a result is beyond the tolerance, the
 reference is computed again and again with each operation as inexact as the dtype
-(`dnnffi.execution.comparison`), and the result may be off by twice what rounding was seen to do. Of
+(`inexact`), and the result may be off by twice what rounding was seen to do. Of
 12,500 networks of one to eight hidden units on cuDNN (H200), 172 had such arrays, 464 in all, and
 none was off by more than 1.2 times that.
 """

@@ -38,8 +38,9 @@ class Remembered(Generic[T]):
             known.pop(identities, None)
             kept.pop(identities, None)
 
-        kept[identities] = [ref(array, forget) for array in arrays if array is not None]
-        known[identities] = found
+        references = [ref(array, forget) for array in arrays if array is not None]
+        known[identities] = found  # first: what `clear` leaves without references would stay
+        kept[identities] = references
         return found
 
     def clear(self) -> None:

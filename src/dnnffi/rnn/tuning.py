@@ -9,6 +9,7 @@ the driver.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -26,6 +27,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
+from dnnffi.execution.cache import keep_newest
 from dnnffi.execution.comparison import tolerance
 from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
 from dnnffi.execution.store import checked_time
@@ -35,6 +37,9 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.size_class import size_class
+
+MAX_RESULTS = 4096
+"""Results that a process keeps. With the option tune="now" all sizes have one."""
 
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
@@ -403,8 +408,28 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
         self, candidates: CandidateSet, memory: MemoryWithGraphs, launch_on: LaunchOn
     ) -> None:
         super().__init__("rnn", memory)
+        self._results: dict[str, RouteChoice | None] = {}
         self._candidates = candidates
         self._launch_on = launch_on
+
+    def find(self, problem: RNNProblem, device: int) -> RouteChoice | None:
+        """Return the result of this process or, checked now, of another; None if there is none.
+
+        While the current stream is captured, nothing can be run and stored results are not used; a
+        later call finds them.
+        """
+        key = self._key(problem, device)
+        name = json.dumps(key)
+        try:
+            return self._results[name]
+        except KeyError:
+            pass
+        if self.is_capturing():
+            return None
+        # A measurement of another thread, which ended meanwhile, is kept.
+        found = self._results.setdefault(name, self._from_disk(key, problem, device))
+        keep_newest(self._results, MAX_RESULTS)
+        return found
 
     def measure(
         self,
@@ -432,8 +457,16 @@ class RNNTuner(Tuner[RNNProblem, RouteChoice]):
             self._keep(in_class, device, found)
         return found
 
-    def _measured(self, problem: RNNProblem, device: int) -> RouteChoice | None:
-        return tune(self._candidates, problem, device, self._memory, self._launch_on)
+    def _keep(self, problem: RNNProblem, device: int, found: RouteChoice) -> None:
+        """Keep a result in this process and on disk."""
+        key = self._key(problem, device)
+        self._results[json.dumps(key)] = found
+        keep_newest(self._results, MAX_RESULTS)
+        self._store.write(key, found._asdict())
+
+    def clear(self) -> None:
+        super().clear()
+        self._results.clear()
 
     def _about(self, problem: RNNProblem) -> dict[str, Any]:
         spec = problem.spec

@@ -363,7 +363,7 @@ class EngineExecutors(TunableExecutors):
         return self._by_graph(graph, made)
 
     def smaller(self, nbytes: int) -> Iterator[ChosenExecutor]:
-        for executor in self:
+        for executor in self._all():
             if executor.workspace_bytes < nbytes:
                 yield executor
             else:
@@ -467,3 +467,6 @@ class CudnnConvolutions(TunableSource):
                     f"for each channel; dy has shape {dy.shape}",
                 )
             return bias_gradient(dy, device, memory, self.resources.workspaces)
+
+    def clear(self) -> None:
+        """Do nothing: what is kept of layers is with their classes (`ClassState.recipes`)."""

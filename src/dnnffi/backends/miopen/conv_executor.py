@@ -40,8 +40,7 @@ from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.layouts import packed_strides
 
 _ADD: int = ffi.integer_const("miopenTensorOpAdd")
-_GEMM = "gemm"
-_ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
+ZERO, ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 _MAX_ALGORITHMS = 16  # results of a search; MIOpen has five algorithms
 
 
@@ -382,19 +381,19 @@ class _Epilogue:
         """Enqueue it."""
         if residual and bias:
             # Two kinds of operand and y itself in one call.
-            self._add(launch, self._alpha, self._y, residual, self._bias, bias, _ONE, y)
+            self._add(launch, self._alpha, self._y, residual, self._bias, bias, ONE, y)
         elif residual:
-            self._add(launch, self._alpha, self._y, residual, self._y, y, _ZERO, y)
+            self._add(launch, self._alpha, self._y, residual, self._y, y, ZERO, y)
         elif bias:
-            self._add(launch, _ONE, self._y, y, self._bias, bias, _ZERO, y)
+            self._add(launch, ONE, self._y, y, self._bias, bias, ZERO, y)
         if self._problem.activation:
             # Not the maximum of miopenOpTensor, which turns NaN into 0.
-            arguments = launch.handle, self._relu, _ONE, self._y, y, _ZERO, self._y, y
+            arguments = launch.handle, self._relu, ONE, self._y, y, ZERO, self._y, y
             self._library.call("miopenActivationForward", *arguments, problem=self._problem)
 
     def _add(
         self, launch: Launch, alpha: Any, a: Any, a_at: int, b: Any, b_at: int, beta: Any, y: int
     ) -> None:
         """``y = alpha*a + b + beta*y``."""
-        arguments = launch.handle, _ADD, alpha, a, a_at, _ONE, b, b_at, beta, self._y, y
+        arguments = launch.handle, _ADD, alpha, a, a_at, ONE, b, b_at, beta, self._y, y
         self._library.call("miopenOpTensor", *arguments, problem=self._problem)

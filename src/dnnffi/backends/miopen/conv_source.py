@@ -13,9 +13,10 @@ from dnnffi.backends.conv_interface import (
     SearchedExecutors,
     SearchedSource,
 )
-from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.canonical import Canonical, channel_matrix
 from dnnffi.backends.miopen.conv_executor import (
+    ONE,
+    ZERO,
     MiopenConvolution,
     SearchResult,
     Solution,
@@ -35,7 +36,6 @@ from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem
 
 _GEMM = "gemm"
-_ZERO, _ONE = ffi.new("float *", 0.0), ffi.new("float *", 1.0)
 
 _MOST_KEPT = 1024
 """Searches, and gradients of a bias, that are kept."""
@@ -204,6 +204,6 @@ class MiopenBiasGradient:
         """Enqueue it, on these addresses."""
         self._library.call(
             "miopenConvolutionBackwardBias",
-            *(launch.handle, _ONE, self._dy.pointer, dy, _ZERO, self._dbias.pointer, dbias),
+            *(launch.handle, ONE, self._dy.pointer, dy, ZERO, self._dbias.pointer, dbias),
             problem=self._problem,
         )

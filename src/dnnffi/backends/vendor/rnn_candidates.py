@@ -53,8 +53,10 @@ class VendorCandidates:
     def skip_reason(self, algorithm: str, times: Mapping[str, float]) -> str:
         return ""
 
-    def network(self, problem: RNNProblem, algorithm: str | None, launch: Launch) -> VendorNetwork:
-        return VendorNetwork(self, algorithm)
+    def network(
+        self, problem: RNNProblem, algorithm: str | None, launch: Launch
+    ) -> VendorAlgorithm:
+        return VendorAlgorithm(self, algorithm)
 
     def make(
         self, problem: RNNProblem, algorithm: str | None, launch: Launch, generator: Any = None
@@ -80,7 +82,7 @@ class VendorCandidates:
         return self._generator(self._library, device, seed)
 
 
-class VendorNetwork:
+class VendorAlgorithm:
     """An algorithm of a vendor, of which an executor is made for every problem."""
 
     def __init__(self, candidates: VendorCandidates, algorithm: str | None) -> None:
