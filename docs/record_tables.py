@@ -536,9 +536,9 @@ def depthwise_bench(record: Record) -> Iterator[Block]:
     for (config, operation), layers in grouped(record["kernels"], "config", "operation").items():
         words = operation.replace("_", " ")
         row = {"Arrays": config, "Operation": words, "Layers": str(len(layers))}
-        for words, peer in (("PyTorch", "torch"), ("cuDNN's heuristics", "cudnn")):
+        for head, peer in (("PyTorch", "torch"), ("cuDNN's heuristics", "cudnn")):
             found = [layer[peer] / layer["dnnffi"] for layer in layers if peer in layer]
-            row[words] = f"{geometric_mean(found):.2f}; {min(found):.2f}" if found else NOT_MEASURED
+            row[head] = f"{geometric_mean(found):.2f}; {min(found):.2f}" if found else NOT_MEASURED
         rows.append(row)
     yield rows
     yield record.conditions()

@@ -51,16 +51,8 @@ class Work:
 
 
 HANDLERS = (
-    *("save", "clear", "look", "lstm", "train_on_the_state", "plan_step", "conv", "conv_padded"),
-)
-    "save",
-    "clear",
-    "look",
-    "lstm",
-    "train_on_the_state",
-    "plan_step",
-    "conv",
-    "conv_padded",
+    *("save", "clear", "look", "lstm", "train_on_the_state", "plan_step"),
+    *("conv", "conv_padded"),
 )
 
 

@@ -299,8 +299,8 @@ class MiopenConvolution:
 class SolutionExecutor:
     """One problem by one solution of MIOpen's, which this thread has compiled.
 
-    ``solution`` is None for a fusion plan. With asymmetric padding the workspace has the padded
-    image behind the workspace of the solution.
+    ``solution`` is None for a fusion plan. With asymmetric padding the padded image follows
+    the workspace of the solution.
     """
 
     def __init__(

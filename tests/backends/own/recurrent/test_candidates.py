@@ -120,7 +120,7 @@ def test_the_fastest_pair_is_found_without_measuring_all(own, memory, monkeypatc
     for name in names:
         if why := own.skip_reason(name, measured):
             assert re.fullmatch(
-                r"its (for|back)ward kernel took longer than that of own \d\.\d", why
+                r"its (for|back)ward kernel took longer than the one of own \d\.\d", why
             )
             continue
         forward, backward = parts(name)

@@ -157,7 +157,7 @@ class OwnCandidates:
             for name, other in permutations(times, 2):
                 same = _parts(name, number) == (kernel, _parts(other, number)[1])
                 if same and times[other] < times[name]:
-                    return f"its {phase} kernel took longer than that of {self.name} {other}"
+                    return f"its {phase} kernel took longer than the one of {self.name} {other}"
         return ""
 
     def network(
