@@ -28,60 +28,67 @@ def workspaces():
     return Workspaces(FakeMemory())
 
 
+def get(workspaces, device, stream, nbytes):
+    """Return the buffer of a call, which is over."""
+    buffer = workspaces.take(device, stream, nbytes)
+    workspaces.give_back(device, stream, buffer)
+    return buffer
+
+
 def test_calls_on_a_stream_share_a_buffer(workspaces):
-    first = workspaces.get(0, 16, 100)
+    first = get(workspaces, 0, 16, 100)
     assert first.nbytes == 100
     assert first.dtype == np.uint8
-    assert workspaces.get(0, 16, 100) is first
-    assert workspaces.get(0, 16, 40) is first, "a smaller call uses the larger buffer"
+    assert get(workspaces, 0, 16, 100) is first
+    assert get(workspaces, 0, 16, 40) is first, "a smaller call uses the larger buffer"
 
 
 def test_a_larger_call_gets_a_larger_buffer(workspaces):
-    workspaces.get(0, 16, 100)
-    larger = workspaces.get(0, 16, 300)
+    get(workspaces, 0, 16, 100)
+    larger = get(workspaces, 0, 16, 300)
     assert larger.nbytes == 300
-    assert workspaces.get(0, 16, 100) is larger
+    assert get(workspaces, 0, 16, 100) is larger
     assert workspaces.nbytes == 300
 
 
 def test_streams_and_devices_do_not_share(workspaces):
-    buffers = [workspaces.get(device, stream, 100) for device in range(2) for stream in (0, 1, 16)]
+    buffers = [get(workspaces, device, stream, 100) for device in range(2) for stream in (0, 1, 16)]
     assert len(set(map(id, buffers))) == 6
     assert workspaces.nbytes == 600
 
 
 def test_threads_do_not_share_a_buffer_though_they_share_a_stream(workspaces):
     found = []
-    thread = threading.Thread(target=lambda: found.append(workspaces.get(0, 16, 100)))
+    thread = threading.Thread(target=lambda: found.append(get(workspaces, 0, 16, 100)))
     thread.start()
     thread.join()
-    assert workspaces.get(0, 16, 100) is not found[0]
+    assert get(workspaces, 0, 16, 100) is not found[0]
 
 
 def test_the_stream_of_each_thread_has_no_buffer_that_is_kept(workspaces):
     # The address 2 stands for the per-thread stream of any thread.
-    first = workspaces.get(0, 2, 100)
-    assert workspaces.get(0, 2, 100) is not first
+    first = get(workspaces, 0, 2, 100)
+    assert get(workspaces, 0, 2, 100) is not first
     assert workspaces.nbytes == 0
 
 
 def test_a_call_without_a_workspace(workspaces):
-    assert workspaces.get(0, 16, 0).nbytes == 0
+    assert get(workspaces, 0, 16, 0).nbytes == 0
 
 
 def test_the_oldest_stream_is_forgotten_first(workspaces):
     streams = [16 * n for n in range(workspace._MOST_STREAMS + 2)]
-    buffers = [workspaces.get(0, stream, 100) for stream in streams]
+    buffers = [get(workspaces, 0, stream, 100) for stream in streams]
     assert workspaces.nbytes == 100 * workspace._MOST_STREAMS
-    assert workspaces.get(0, streams[2], 100) is buffers[2]
-    assert workspaces.get(0, streams[0], 100) is not buffers[0]
+    assert get(workspaces, 0, streams[2], 100) is buffers[2]
+    assert get(workspaces, 0, streams[0], 100) is not buffers[0]
 
 
 def test_clear_forgets_all(workspaces):
-    first = workspaces.get(0, 16, 100)
+    first = get(workspaces, 0, 16, 100)
     workspaces.clear()
     assert workspaces.nbytes == 0
-    assert workspaces.get(0, 16, 100) is not first
+    assert get(workspaces, 0, 16, 100) is not first
 
 
 class Telling(np.ndarray):
@@ -101,14 +108,14 @@ def test_a_buffer_that_goes_may_use_the_workspaces():
         def empty(self, shape, dtype):
             buffer = np.empty(shape, dtype).view(Telling)
             buffer.goes = lambda: found.append(
-                (workspaces.nbytes, workspaces.get(1, 32, 10).nbytes)
+                (workspaces.nbytes, get(workspaces, 1, 32, 10).nbytes)
             )
             return buffer
 
     workspaces = Workspaces(Memory())
     with bounded():
         for stream in (16, 32, 48):
-            workspaces.get(0, stream, 100)
+            get(workspaces, 0, stream, 100)
         workspaces.clear()
     assert found[0] == (0, 10), "nothing was left when the first one went"
     assert len(found) == 3
@@ -129,34 +136,34 @@ def test_a_handler_may_use_the_workspaces_that_it_interrupts(workspaces):
             return int(self) == int(other)
 
     def handler(number, frame):
-        workspaces.get(0, 48, 10)
+        get(workspaces, 0, 48, 10)
         workspaces.clear()
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with bounded():
-            buffer = workspaces.get(0, Stream(16), 100)
+            buffer = get(workspaces, 0, Stream(16), 100)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert list(workspaces.buffers.values()) == [buffer]
 
 
 def test_a_buffer_that_is_taken_is_not_given_to_another_call(workspaces):
-    kept = workspaces.get(0, 16, 100)
+    kept = get(workspaces, 0, 16, 100)
     taken = workspaces.take(0, 16, 100)
     assert taken is kept
-    other = workspaces.get(0, 16, 100)  # as of a signal handler in the middle of the call
+    other = get(workspaces, 0, 16, 100)  # as of a signal handler in the middle of the call
     assert other is not taken
     workspaces.give_back(0, 16, taken)
-    assert workspaces.get(0, 16, 100) is taken
+    assert get(workspaces, 0, 16, 100) is taken
 
 
 def test_a_call_that_needs_more_leaves_a_larger_buffer(workspaces):
-    workspaces.get(0, 16, 100)
+    get(workspaces, 0, 16, 100)
     taken = workspaces.take(0, 16, 200)
     assert taken.nbytes == 200
     workspaces.give_back(0, 16, taken)
-    assert workspaces.get(0, 16, 150) is taken
+    assert get(workspaces, 0, 16, 150) is taken
 
 
 def test_nothing_is_kept_of_the_default_stream_of_a_thread(workspaces):

@@ -1458,7 +1458,7 @@ def test_a_call_on_its_way_while_another_thread_tunes(simulator, function):
     larger(simulator, ("cudnn standard", "cudnn persist_dynamic"))
     plan = the_plan(simulator)
     parts, tuned = plan.parts, []
-    empty, take = parts.empty, parts.stream_workspace
+    empty, take = parts.empty, parts.take_workspace
 
     def tune_between(shape, dtype):
         array = empty(shape, dtype)
@@ -1470,9 +1470,9 @@ def test_a_call_on_its_way_while_another_thread_tunes(simulator, function):
         return array
 
     parts.empty = tune_between
-    parts.stream_workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
+    parts.take_workspace = lambda device, stream, nbytes: tune_between((nbytes,), np.dtype("u1"))
     y = run(x, None, weights)[0]
-    parts.empty, parts.stream_workspace = empty, take
+    parts.empty, parts.take_workspace = empty, take
     assert plan.finder.choice is not None
     close(y, on_reference("lstm", x, None, weights)[0])
 

@@ -27,22 +27,11 @@ class Workspaces:
         self._byte = memory.dtype("uint8")
         self.buffers: dict[tuple[int, int, int], Array] = {}
 
-    def get(self, device: int, stream: int, nbytes: int) -> Array:
-        """Return the thread's buffer for a stream of the current device, of ``nbytes`` or more."""
-        key = device, stream, get_ident()
-        buffer = self.buffers.get(key)
-        if buffer is None or buffer.nbytes < nbytes:
-            buffer = self._memory.empty((nbytes,), self._byte)
-            if stream != PER_THREAD_STREAM:
-                self.buffers[key] = buffer
-                keep_newest(self.buffers, _MOST_STREAMS)
-        return buffer
-
     def take(self, device: int, stream: int, nbytes: int) -> Array:
-        """Return the buffer that `get` would return for one call alone, until it is given back.
+        """Return the thread's buffer for a stream of the current device, until it is given back.
 
-        A call that is not replayed enqueues several kernels. A signal handler in their middle may
-        call dnnffi on the same stream: that call gets another buffer.
+        It has ``nbytes`` or more. A call that is not replayed enqueues several kernels. A signal
+        handler in their middle may call dnnffi on the same stream: that call gets another buffer.
         """
         buffer = self.buffers.pop((device, stream, get_ident()), None)
         if buffer is None or buffer.nbytes < nbytes:

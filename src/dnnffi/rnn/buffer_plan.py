@@ -84,36 +84,51 @@ class BufferPlan:
         y, h_n, c_n = out
         route = finder.route
         stream, captured = self._stream()
-        workspace = plan.workspace(route.workspace_bytes, stream, not captured)
-        reserve = None
-        if self._training:
-            # Whatever happens now, the state of an earlier forward pass is lost, also for a
-            # backward call of another thread that has begun with it.
-            earlier, self._filled = self._filled, None
-            if earlier is not None:
-                earlier.context.empty()
-            reserve = self._reserve_space(route)
-        arrays = (y, x, h_0, h_n, c_0, c_n, weights, workspace, reserve, lengths, *(resets or ()))
-        identities = tuple(map(id, arrays))
-        at = self._forward.find(identities)
-        if at is None:
-            at = plan.arguments.forward(
-                *(x, y, h_0, h_n, c_0, c_n, weights),
-                workspace=workspace,
-                least=route.main.least_workspace_bytes,
+        workspace = plan.take_workspace(route.workspace_bytes, stream, own=not captured)
+        try:
+            reserve = None
+            if self._training:
+                # Whatever happens now, the state of an earlier forward pass is lost, also for a
+                # backward call of another thread that has begun with it.
+                earlier, self._filled = self._filled, None
+                if earlier is not None:
+                    earlier.context.empty()
+                reserve = self._reserve_space(route)
+            arrays = (
+                y,
+                x,
+                h_0,
+                h_n,
+                c_0,
+                c_n,
+                weights,
+                workspace,
+                reserve,
+                lengths,
+                *(resets or ()),
             )
+            identities = tuple(map(id, arrays))
+            at = self._forward.find(identities)
+            if at is None:
+                at = plan.arguments.forward(
+                    *(x, y, h_0, h_n, c_0, c_n, weights),
+                    workspace=workspace,
+                    least=route.main.least_workspace_bytes,
+                )
+                if reserve is not None:
+                    at = at._replace(reserve=reserve.data.ptr)
+                if lengths is not None:
+                    at = at._replace(lengths=lengths.data.ptr)
+                if resets is not None:
+                    names = "resets", "reset_h", "reset_c", "reset_rows"
+                    at = at._replace(**dict(zip(names, resets.addresses, strict=True)))
+                self._forward.add(identities, arrays, at)
+            executor = plan.operations.forward(route, at, stream, captured)
             if reserve is not None:
-                at = at._replace(reserve=reserve.data.ptr)
-            if lengths is not None:
-                at = at._replace(lengths=lengths.data.ptr)
-            if resets is not None:
-                names = "resets", "reset_h", "reset_c", "reset_rows"
-                at = at._replace(**dict(zip(names, resets.addresses, strict=True)))
-            self._forward.add(identities, arrays, at)
-        executor = plan.operations.forward(route, at, stream, captured)
-        if reserve is not None:
-            context = Context(executor, at.reserve, reserve, Phase.FORWARD)
-            self._filled = _Filled(context, x, h_0, c_0, weights, y, resets)
+                context = Context(executor, at.reserve, reserve, Phase.FORWARD)
+                self._filled = _Filled(context, x, h_0, c_0, weights, y, resets)
+        finally:
+            plan.give_back_workspace(workspace, stream, own=not captured)
         return out
 
     def backward(
@@ -137,30 +152,34 @@ class BufferPlan:
         context = filled.context
         route = plan.finder.route
         stream, captured = self._stream()
-        workspace = plan.backward_workspace(
-            route, context.executor, stream, not captured, accumulate
-        )
-        data = of_weights = results = None
-        beside: Triple = ()
-        if gradients is not None:
-            dy, dh_n, dc_n = gradients
-            if dy is None:
-                dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
-            if out is None:
-                out = plan.empty(plan.x_shape), *plan.states()
-            of_resets = None
-            if filled.resets is not None and filled.resets.h is not None:
-                of_resets = plan.states()
-            data = self._data_at(filled, (dy, dh_n, dc_n), out, of_resets or (), workspace)
-            results = *out, of_resets
-            beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights)
-        if weights is not None:
-            if out_weights is None:
-                flat = plan.empty((weights.layout.size,))
-                out_weights = RNNWeights._of_result(flat, weights.layout)
-            buffer = out_weights._buffer
-            of_weights = self._weights_at(filled, buffer, workspace, accumulate, beside)
-        plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
+        executor = context.executor
+        nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
+        own = not captured and nbytes <= route.workspace_bytes
+        workspace = plan.take_workspace(max(nbytes, route.workspace_bytes), stream, own=own)
+        try:
+            data = of_weights = results = None
+            beside: Triple = ()
+            if gradients is not None:
+                dy, dh_n, dc_n = gradients
+                if dy is None:
+                    dy = self._memory.zeros(plan.y_shape, filled.y.dtype)
+                if out is None:
+                    out = plan.empty(plan.x_shape), *plan.states()
+                of_resets = None
+                if filled.resets is not None and filled.resets.h is not None:
+                    of_resets = plan.states()
+                data = self._data_at(filled, (dy, dh_n, dc_n), out, of_resets or (), workspace)
+                results = *out, of_resets
+                beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights)
+            if weights is not None:
+                if out_weights is None:
+                    flat = plan.empty((weights.layout.size,))
+                    out_weights = RNNWeights._of_result(flat, weights.layout)
+                buffer = out_weights._buffer
+                of_weights = self._weights_at(filled, buffer, workspace, accumulate, beside)
+            plan.operations.backward(route, context, data, of_weights, stream, captured, accumulate)
+        finally:
+            plan.give_back_workspace(workspace, stream, own=own)
         return results, out_weights
 
     def _stream(self) -> tuple[Stream, bool]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from dnnffi.backends.rnn_interface import (
-    AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
@@ -20,7 +19,7 @@ from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.resets import FLAG_DTYPES, Resets
-from dnnffi.rnn.route import Route, RouteFinder
+from dnnffi.rnn.route import RouteFinder
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
@@ -210,30 +209,21 @@ class ExecutorPlan:
         """Whether the caller captures ``stream``; queried once per call."""
         return stream.ptr != 0 and self.parts.is_capturing(stream)
 
-    def workspace(self, nbytes: int, stream: Stream, own: bool) -> Array:
-        """Return a workspace: the stream's own, always at the same address, or a new one.
+    def take_workspace(self, nbytes: int, stream: Stream, *, own: bool) -> Array:
+        """Return a workspace for one call: the stream's own, to be given back, or a new one.
 
-        The stream's own is for calls that a graph may replay, and for calls that are recognised by
-        their addresses. A new one is for calls that the caller captures: that graph outlives the
-        call.
+        The stream's own has always the same address, for calls that a graph may replay or that are
+        recognised by their addresses. A new one is for calls that the caller captures: that graph
+        outlives the call.
         """
         if own:
-            return self.parts.stream_workspace(self.device, stream.ptr, nbytes)
+            return self.parts.take_workspace(self.device, stream.ptr, nbytes)
         return self.parts.empty((nbytes,), self.parts.byte)
 
-    def backward_workspace(
-        self,
-        route: Route,
-        executor: AddressExecutor,
-        stream: Stream,
-        own: bool,
-        accumulate: bool = False,
-    ) -> Array:
-        """Return the workspace of the backward passes of ``executor``, likewise."""
-        nbytes = executor.workspace_bytes if accumulate else executor.least_workspace_bytes
-        if nbytes <= route.workspace_bytes:
-            return self.workspace(route.workspace_bytes, stream, own)
-        return self.parts.empty((nbytes,), self.parts.byte)
+    def give_back_workspace(self, workspace: Array, stream: Stream, *, own: bool) -> None:
+        """Let later calls use a workspace of `take_workspace`."""
+        if own:
+            self.parts.give_back_workspace(self.device, stream.ptr, workspace)
 
     # The functional API
 
@@ -275,10 +265,8 @@ class ExecutorPlan:
         taken = None
         if captured or (route.replayed is None and not route.direct.keeps_workspace):
             workspace = parts.empty((route.workspace_bytes,), parts.byte)
-        elif route.replayed is None:
-            workspace = taken = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
         else:
-            workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
+            workspace = taken = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
         at = _forward_at(
             (
                 x.data.ptr,
@@ -294,30 +282,29 @@ class ExecutorPlan:
                 0 if lengths is None else lengths.data.ptr,
             )
         )
-        if route.replayed is None and not captured:
-            executor = route.direct
-            try:
+        executor = route.direct
+        try:
+            if route.replayed is None and not captured:
                 if executor.generator is None:
                     executor.forward(parts.launch(stream), at)
                 else:
                     run_forward(executor, parts.launch(stream), at)
-            finally:
-                if taken is not None:
-                    parts.give_back_workspace(self.device, stream.ptr, taken)
-            if reserve is None:
-                return y, h_n, c_n, None
-        elif reserve is not None:
-            executor = self.operations.forward(route, at, stream, captured)
-        if reserve is not None:
-            context = Context(executor, at.reserve, reserve, Phase.FORWARD)
-            kept = (x, h_0, c_0, weights, y, *(resets or ()))
-            return y, h_n, c_n, SavedForward(kept, at, context)
-        graph = None if captured else self._forward_graphs.get(at)
-        if graph is None or graph.executor is not route.replayed:
-            self.operations.forward(route, at, stream, captured)
-        else:
-            graph.launch(stream)
-        return y, h_n, c_n, None
+            elif reserve is not None:
+                executor = self.operations.forward(route, at, stream, captured)
+            else:
+                graph = None if captured else self._forward_graphs.get(at)
+                if graph is None or graph.executor is not route.replayed:
+                    self.operations.forward(route, at, stream, captured)
+                else:
+                    graph.launch(stream)
+        finally:
+            if taken is not None:
+                parts.give_back_workspace(self.device, stream.ptr, taken)
+        if reserve is None:
+            return y, h_n, c_n, None
+        context = Context(executor, at.reserve, reserve, Phase.FORWARD)
+        kept = (x, h_0, c_0, weights, y, *(resets or ()))
+        return y, h_n, c_n, SavedForward(kept, at, context)
 
     def forward_into(
         self, x: int, y: int, h: tuple[int, int], c: tuple[int, int], weights: int
@@ -335,16 +322,18 @@ class ExecutorPlan:
             finder.update()
         route = finder.route
         stream = parts.current_stream()
-        workspace = parts.stream_workspace(self.device, stream.ptr, route.workspace_bytes)
-        at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS, 0))
-        if route.replayed is None:
-            route.direct.forward(parts.launch(stream), at)
-            return
-        graph = self._forward_graphs.get(at)
-        if graph is None or graph.executor is not route.replayed:
-            self.operations.forward(route, at, stream, captured=False)
-        else:
-            graph.launch(stream)
+        workspace = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
+        try:
+            at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS, 0))
+            graph = self._forward_graphs.get(at)
+            if route.replayed is None:
+                route.direct.forward(parts.launch(stream), at)
+            elif graph is None or graph.executor is not route.replayed:
+                self.operations.forward(route, at, stream, captured=False)
+            else:
+                graph.launch(stream)
+        finally:
+            parts.give_back_workspace(self.device, stream.ptr, workspace)
 
     def backward(
         self,
@@ -382,12 +371,14 @@ class ExecutorPlan:
         route = self.finder.route
         taken = None
         is_direct = executor is not route.replayed and not captured
+        nbytes = executor.least_workspace_bytes
         if is_direct and executor.keeps_workspace:
-            nbytes = executor.least_workspace_bytes
+            workspace = taken = parts.take_workspace(self.device, stream.ptr, nbytes)
+        elif not captured and route.replayed is not None and nbytes <= route.workspace_bytes:
+            nbytes = route.workspace_bytes
             workspace = taken = parts.take_workspace(self.device, stream.ptr, nbytes)
         else:
-            own = route.replayed is not None and not captured
-            workspace = self.backward_workspace(route, executor, stream, own)
+            workspace = parts.empty((nbytes,), parts.byte)
         data = BackwardDataAddresses(
             at.y,
             at.h_0,

@@ -127,7 +127,6 @@ class PlanParts:
         self.empty = memory.empty
         self.take_workspace = resources.workspaces.take
         self.give_back_workspace = resources.workspaces.give_back
-        self.stream_workspace = resources.workspaces.get
         self._states: PlanCache[StateShapes] = PlanCache(MAX_BATCHES)
         guard(self)
 

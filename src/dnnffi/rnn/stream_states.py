@@ -306,7 +306,7 @@ class DeviceStates:
             raise UnsupportedError(
                 "RNNStream",
                 "",
-                "a capture cannot entry its calls, which alternate between two buffers of the "
+                "a capture cannot record its calls, which alternate between two buffers of the "
                 "state; capture an RNNPlan, with h_0 and h_n of your own",
             )
 
