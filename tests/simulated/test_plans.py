@@ -19,6 +19,7 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends import registry
+from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -1582,3 +1583,30 @@ def test_new_sizes_do_not_compile_what_a_size_of_their_class_has_chosen(simulato
     y, _ = lstm(other, None, weights)
     close(y, on_reference("lstm", other, None, weights)[0])
     assert simulator.calls("cudnnBuildRNNDynamic") == built
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_other_call_can_have_the_workspace_of_one_that_runs(simulator, monkeypatch, training):
+    """A signal handler may call dnnffi between two kernels of a call."""
+    weights = weights_of(simulator)
+    x = random(simulator, SPEC.x_shape(STEPS, BATCH), 1)
+    left = []
+
+    def watch(name):
+        real = getattr(CudnnRNNExecutor, name)
+
+        def run(*given, **more):
+            left.append(dict(simulator.rnn.resources.workspaces.buffers))
+            return real(*given, **more)
+
+        monkeypatch.setattr(CudnnRNNExecutor, name, run)
+
+    with held(simulator, training=training, options={"tune": "off"}) as plan:
+        y, _ = plan.forward(x, None, weights)
+        for name in ("forward", "backward_data", "backward_weights"):
+            watch(name)
+        plan.forward(x, None, weights)
+        if training:
+            plan.backward(y)
+    assert left == [{}] * (3 if training else 1)
+    assert simulator.rnn.resources.workspaces.buffers
