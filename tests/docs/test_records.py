@@ -32,6 +32,10 @@ KERNELS = (
 )
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
+MERGED = (
+    "modules were merged, a call takes its workspace, and with resets the kernels are those without, "
+    "after the run; needs a GPU"
+)
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -42,14 +46,17 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
+    "call_overhead.json": MERGED,
+    "callers.json": MERGED,
     "first_call.json": ONE_STEP,
     "gpu.json": "resets, and the addresses of what a step reads, came after the run",
     "memcheck.json": ONE_STEP,
-    "oracle_torch.txt": f"{MESSAGES}; needs PyTorch",
+    "own_steps.json": MERGED,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "stream.json": KERNELS,
     "stream_conv.json": KERNELS,
+    "stream_resets.json": MERGED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
