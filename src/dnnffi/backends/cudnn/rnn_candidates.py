@@ -1,4 +1,4 @@
-"""The candidates that cuDNN offers for a recurrent problem: algorithms worth trying."""
+"""The candidates that cuDNN offers for a recurrent problem, and the random numbers of dropout."""
 
 from __future__ import annotations
 
