@@ -33,8 +33,8 @@ KERNELS = (
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 MERGED = (
-    "modules were merged, a call takes its workspace, and with resets the kernels are those without, "
-    "after the run; needs a GPU"
+    "after the run modules were merged, calls got their workspaces in another way, and resets the "
+    "kernels of calls without; needs a GPU"
 )
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
