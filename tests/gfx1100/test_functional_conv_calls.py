@@ -656,9 +656,16 @@ def test_asymmetric_padding_with_all_that_follows(miopen, transposed, options):
 def test_a_fusion_plan_gets_the_padded_image(miopen, injected):
     kernel = FusedKernel(miopen, injected)
     problem = problem_of(spec=spec_of(**ASYMMETRIC), bias=True, activation="relu")
-    conv(miopen, problem)
+    images = []
+
+    def array(value):
+        images.append(DlpackArray.of(value))
+        return images[-1]
+
+    conv(miopen, problem, asarray=array)
     ((x_at, given, y_at),) = kernel.runs
     assert x_at not in (0, y_at, given["ConvForward"][0])
+    assert x_at not in {image.address for image in images}
 
 
 def test_a_limit_of_the_workspace_below_the_padded_image(miopen):

@@ -14,6 +14,7 @@ from dnnffi.backends.conv_interface import (
     SearchedExecutors,
     SearchedSource,
     TunableExecutors,
+    TunableSource,
 )
 from dnnffi.convolution.size_class import output_positions
 from dnnffi.convolution.tuner import ConvTuner
@@ -90,14 +91,15 @@ class SearchFinder(ExecutorFinder[SearchedExecutors]):
     order of the library's list, and every eighth call tries again.
     """
 
+    source: SearchedSource
+
     def __init__(self, problem: ConvProblem, device: int, source: SearchedSource) -> None:
         super().__init__(problem, device, source)
-        self._searched = source
         self._calls_to_wait = 0
         self.is_pending = problem.options.tune == "now" and not self._measure()
 
     def executors(self, launch: Launch) -> SearchedExecutors:
-        return self._searched.executors(self.problem, launch)
+        return self.source.executors(self.problem, launch)
 
     def _measure(self) -> bool:
         if self._is_captured():
@@ -115,7 +117,7 @@ class SearchFinder(ExecutorFinder[SearchedExecutors]):
         with memory.use(self.device):
             launch = self._resources.launch(self.device, memory.current_stream())
             try:
-                self._searched.search(self.problem, launch, scratch)
+                self.source.search(self.problem, launch, scratch)
             except FAILURES as error:
                 logger.info("%s cannot be searched: %s", self.problem, error)
                 self._calls_to_wait = CALLS_PER_ATTEMPT
@@ -141,6 +143,8 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
     the problem gives way to what the heuristics say for it.
     """
 
+    source: TunableSource
+
     def __init__(self, problem: ConvProblem, device: int, tuner: ConvTuner) -> None:
         super().__init__(problem, device, tuner.source)
         self._tuner = tuner
@@ -155,7 +159,7 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
         self.is_pending = is_asked_for and state.tuning is None
 
     def executors(self, launch: Launch) -> TunableExecutors:
-        return self._tuner.source.executors(
+        return self.source.executors(
             self.problem,
             launch,
             specialized=self._class.specializes(self.problem),

@@ -278,17 +278,18 @@ def _first_right(
 
 
 class _Judge:
-    """Compares stored candidates with plans that the heuristics propose for the same problem.
+    """Compares stored candidates with executors that the heuristics propose for the same problem.
 
-    The heuristics' best is what runs without a stored result, so a candidate that is this plan, or
-    has its result, is right as far as anyone knows. If the results differ, one of the two is wrong;
-    then a plan of a third engine decides, because two engines that agree are right, while one alone
-    proves nothing. If the candidate stands alone, it is not used. Each plan is made when it is
-    needed and runs once: usually the candidate and the heuristics' best, instead of the dozens that
-    a measurement runs. The reference on the host would take seconds for a large problem.
+    The heuristics' best is what runs without a stored result, so a candidate that is this executor,
+    or has its result, is right as far as anyone knows. If the results differ, one of the two is
+    wrong; then an executor of a third engine decides, because two engines that agree are right,
+    while one alone proves nothing. If the candidate stands alone, it is not used. Each executor is
+    made when it is needed and runs once: usually the candidate and the heuristics' best, instead of
+    the dozens that a measurement runs. The reference on the host would take seconds for a large
+    problem.
     """
 
-    _MAX_PLANS = 4  # of the heuristics: one may fail to run, or share the candidate's engine
+    _MAX_PROPOSED = 4  # of the heuristics: one may fail to run, or share the candidate's engine
 
     def __init__(self, proposed: TunableExecutors, make_trial: Callable[[], ConvTrial]) -> None:
         self._make_trial = make_trial
@@ -296,7 +297,7 @@ class _Judge:
         self._allowed = tolerance(proposed.problem)
         self._best = next(proposed, None)
         first = () if self._best is None else (self._best,)
-        self._plans = itertools.islice(itertools.chain(first, proposed), self._MAX_PLANS)
+        self._proposed = itertools.islice(itertools.chain(first, proposed), self._MAX_PROPOSED)
         self._results: list[tuple[EngineChoice, HostArrays]] = []
 
     def objection(self, candidate: ChosenExecutor) -> str:
@@ -304,7 +305,7 @@ class _Judge:
         if self._best is not None and candidate.choice == self._best.choice:
             return ""
         found = self._run(candidate)
-        objection = "there is no plan to compare its results with"
+        objection = "there is no executor to compare its results with"
         for number in itertools.count():
             expected = self._expected(number)
             if expected is None:
@@ -321,13 +322,13 @@ class _Judge:
         return objection
 
     def _expected(self, number: int) -> tuple[EngineChoice, HostArrays] | None:
-        """Return the result of a plan of the heuristics that ran, by its number among these."""
+        """Return the result of an executor of the heuristics, by its number among those run."""
         while len(self._results) <= number:
-            plan = next(self._plans, None)
-            if plan is None:
+            executor = next(self._proposed, None)
+            if executor is None:
                 return None
-            with closing(plan), suppress(*FAILURES):
-                self._results.append((plan.choice, self._run(plan)))
+            with closing(executor), suppress(*FAILURES):
+                self._results.append((executor.choice, self._run(executor)))
         return self._results[number]
 
     def _run(self, executor: ChosenExecutor) -> HostArrays:
@@ -335,7 +336,7 @@ class _Judge:
         return trial.run(trial.call(executor, trial.workspace(executor.workspace_bytes)))
 
     def close(self) -> None:
-        """Close the plan that was made to know its choice."""
+        """Close the executor that was made to know its choice."""
         if self._best is not None:
             self._best.close()
 
@@ -347,9 +348,9 @@ def _refuse(
     allowed: float,
     choices: dict[str, EngineChoice],
 ) -> None:
-    """Move plans whose results differ from those of most engines from ``times`` to ``refused``.
+    """Move executors whose results differ from those of most engines from ``times`` to ``refused``.
 
-    Engines count, not plans: an engine with many settings would outvote the others.
+    Engines count, not executors: an engine with many settings would outvote the others.
     """
 
     def agreement(group: tuple[HostArrays, list[str]]) -> tuple[int, bool]:
@@ -368,7 +369,7 @@ def _refuse(
 def _group(
     alike: list[tuple[HostArrays, list[str]]], found: HostArrays, allowed: float
 ) -> list[str]:
-    """Return the names of the plans whose results agree with ``found``; a new list if none do."""
+    """Return the names of the executors whose results are like ``found``; else a new list."""
     for other, names in alike:
         if not disagreement(found, other, allowed, ""):
             return names
@@ -390,11 +391,11 @@ def _first(times: dict[str, float], choices: dict[str, EngineChoice]) -> dict[st
 def _in_turns(
     trial: ConvTrial, executors: TunableExecutors, choices: dict[str, EngineChoice]
 ) -> dict[str, float]:
-    """Measure the milliseconds of several plans, as means over sets of arrays in different memory.
+    """Measure the milliseconds of several executors: means over arrays in different memory.
 
-    A plan's time depends on their addresses. On each set the plans take turns, since clocks change
-    from second to second. Empty if there is nothing to decide, or nothing could be measured:
-    then the first measurement decides.
+    An executor's time depends on their addresses. On each set the executors take turns, since
+    clocks change from second to second. Empty if there is nothing to decide, or nothing could be
+    measured: then the first measurement decides.
     """
     if not choices:
         return {}
@@ -417,7 +418,7 @@ def _in_turns(
 
 
 def _turns(trial: ConvTrial, executors: dict[str, ChosenExecutor]) -> dict[str, float]:
-    """Measure the milliseconds of a call of each plan on one set of arrays."""
+    """Measure the milliseconds of a call of each executor on one set of arrays."""
     memory = trial.memory
     workspace = trial.workspace(max(one.workspace_bytes for one in executors.values()))
     calls = {name: _captured(trial.call(e, workspace), memory) for name, e in executors.items()}

@@ -94,24 +94,13 @@ class BufferPlan:
                 if earlier is not None:
                     earlier.context.empty()
                 reserve = self._reserve_space(route)
-            arrays = (
-                y,
-                x,
-                h_0,
-                h_n,
-                c_0,
-                c_n,
-                weights,
-                workspace,
-                reserve,
-                lengths,
-                *(resets or ()),
-            )
+            given = x, y, h_0, h_n, c_0, c_n, weights
+            arrays = (*given, workspace, reserve, lengths, *(resets or ()))
             identities = tuple(map(id, arrays))
             at = self._forward.find(identities)
             if at is None:
                 at = plan.arguments.forward(
-                    *(x, y, h_0, h_n, c_0, c_n, weights),
+                    *given,
                     workspace=workspace,
                     least=route.main.least_workspace_bytes,
                 )

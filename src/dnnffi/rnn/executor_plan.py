@@ -325,10 +325,11 @@ class ExecutorPlan:
         workspace = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
         try:
             at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS, 0))
-            graph = self._forward_graphs.get(at)
             if route.replayed is None:
                 route.direct.forward(parts.launch(stream), at)
-            elif graph is None or graph.executor is not route.replayed:
+                return
+            graph = self._forward_graphs.get(at)
+            if graph is None or graph.executor is not route.replayed:
                 self.operations.forward(route, at, stream, captured=False)
             else:
                 graph.launch(stream)

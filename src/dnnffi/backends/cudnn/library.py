@@ -132,6 +132,7 @@ def last_error(library: Any) -> str:
     return raw.decode(errors="replace").strip()
 
 
+# Enumerators by the names that dnnffi uses.
 _named = partial(named, ffi)
 
 DATA_TYPES = _named(

@@ -263,17 +263,20 @@ class MiopenConvolution:
         return self._fusion is not None
 
     def run(self, launch: Launch, at: ConvAddresses, solution: Solution | None) -> None:
-        """Enqueue it all: by the fusion plan where `fused`, else by ``solution``."""
-        if solution is not None:
-            self.convolve(launch, at, solution)
-            self.add(launch, at)
-            return
-        assert self._fusion is not None
-        x, y = (self._tensors["x"], at.first), (self._tensors["y"], at.result)
-        self._fusion.run(launch, x, at.second, at.bias, y)
+        """Enqueue `convolve` and `add`."""
+        self.convolve(launch, at, solution)
+        self.add(launch, at)
 
-    def convolve(self, launch: Launch, at: ConvAddresses, solution: Solution) -> None:
-        """Enqueue the convolution alone, with the workspace of ``solution``."""
+    def convolve(self, launch: Launch, at: ConvAddresses, solution: Solution | None) -> None:
+        """Enqueue the convolution by ``solution``, with its workspace.
+
+        Where `fused`, ``solution`` is None, and the fusion plan adds all that follows.
+        """
+        if solution is None:
+            assert self._fusion is not None
+            x, y = (self._tensors["x"], at.first), (self._tensors["y"], at.result)
+            self._fusion.run(launch, x, at.second, at.bias, y)
+            return
         first, second, result = self._operands(at)
         first_described, second_described, convolution, result_described = self._described
         self._call(
@@ -321,12 +324,13 @@ class SolutionExecutor:
             self.workspace_bytes = self._padded_at + image_copy.nbytes
 
     def run(self, launch: Launch, at: ConvAddresses) -> None:
-        copy, solution = self._image_copy, self._solution
-        if copy is None or solution is None:
-            self._convolution.run(launch, at, solution)
+        copy = self._image_copy
+        if copy is None:
+            self._convolution.run(launch, at, self._solution)
             return
         padded = at.workspace + self._padded_at
-        self._convolution.convolve(launch, copy.before(launch.stream, at, padded), solution)
+        convolved = copy.before(launch.stream, at, padded)
+        self._convolution.convolve(launch, convolved, self._solution)
         copy.after(launch.stream, at, padded)
         self._convolution.add(launch, at)
 
@@ -344,7 +348,10 @@ class SolutionExecutor:
 
 
 def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Library) -> int | None:
-    """Return the bytes of ``workspace_limit`` that a padded image leaves to a solution."""
+    """Return the bytes of ``workspace_limit`` that a padded image leaves to a solution.
+
+    They are a multiple of `ALIGNMENT`, which the padded image begins at.
+    """
     limit = problem.options.workspace_limit
     if limit is None or image is None:
         return limit
@@ -354,7 +361,7 @@ def _left_of_limit(problem: ConvProblem, image: PaddedImage | None, library: Lib
             f"convolves a padded copy of the image for asymmetric padding, of {nbytes} bytes; "
             f"options['workspace_limit'] is {limit}"
         )
-    return limit - nbytes
+    return (limit - nbytes) // ALIGNMENT * ALIGNMENT
 
 
 class _Epilogue:

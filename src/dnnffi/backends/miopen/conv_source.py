@@ -75,7 +75,10 @@ class SolutionExecutors(SearchedExecutors):
     def _compiled(self, solutions: Iterable[Solution | None]) -> Iterator[SolutionExecutor]:
         for solution in solutions:
             if solution is None or self._compile(solution):
-                yield SolutionExecutor(self._convolution, solution, self._image_copy)
+                yield self._executor(solution)
+
+    def _executor(self, solution: Solution | None) -> SolutionExecutor:
+        return SolutionExecutor(self._convolution, solution, self._image_copy)
 
     def _compile(self, solution: Solution) -> bool:
         try:
@@ -88,8 +91,7 @@ class SolutionExecutors(SearchedExecutors):
 
     def smaller(self, nbytes: int) -> Iterator[SolutionExecutor]:
         """Yield the default, a product of matrices, where it needs less; then those without."""
-        padded = 0 if self._image_copy is None else self._image_copy.nbytes
-        fits = [one for one in self.solutions if one.workspace_bytes + padded < nbytes]
+        fits = [one for one in self.solutions if self._executor(one).workspace_bytes < nbytes]
         default = [one for one in fits if one.algorithm == _GEMM][:1]
         without = [one for one in fits if not one.workspace_bytes and one not in default]
         return self._compiled(default + without)
@@ -107,11 +109,10 @@ class SolutionExecutors(SearchedExecutors):
             why = limit_of(FUSION, self.problem) or "MIOpen has no kernel for all of it"
             lines.append(f"not fused: {why}")
         if not self._convolution.fused:
-            is_measured = self._is_measured
-            lines.append("measured" if is_measured else "by MIOpen's list, not measured here")
+            lines.append("measured" if self._is_measured else "by MIOpen's list, not measured here")
         for one in self.solutions:
             taken = "*" if one is executor.choice else " "
-            lines.append(f"{taken} {SolutionExecutor(self._convolution, one, None)}")
+            lines.append(f"{taken} {self._executor(one)}")
         lines += [f"gave up {one}: {error}" for one, error in self._refused.items()]
         return lines
 

@@ -120,6 +120,7 @@ def meaning(status: int) -> str:
     return MEANINGS.get(status, "")
 
 
+# Enumerators by the names that dnnffi uses.
 _named = partial(named, ffi)
 
 DATA_TYPES = _named(
