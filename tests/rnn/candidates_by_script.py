@@ -83,6 +83,7 @@ class ScriptedCandidates:
         self.runs = Counter()
         self.events = []
         self.given_skip_reason = ""
+        self.behind = ()
 
     def oracle(self, problem):
         return next(iter(self.scripts))
@@ -96,6 +97,9 @@ class ScriptedCandidates:
 
     def left_out(self, offers, times):
         return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
+
+    def is_behind(self, candidate, times):
+        return candidate in self.behind and bool(times)
 
     def skip_reason(self, candidate, times):
         return self.given_skip_reason if candidate == "costly" and times else ""

@@ -154,6 +154,24 @@ def test_a_vendor_that_was_not_far_behind_is_measured_for_other_sizes(times):
     assert BOTH.left_out(["cudnn standard", "own 1"], times) == {}
 
 
+@pytest.mark.parametrize(
+    ("candidate", "standard", "is_behind"),
+    [
+        ("cudnn persist_static", 2.2, True),
+        ("cudnn persist_static", 2.0, False),
+        ("own 2", 2.2, False),
+    ],
+)
+def test_algorithms_of_a_vendor_that_is_far_behind_are_measured_last(
+    candidate, standard, is_behind
+):
+    assert BOTH.is_behind(candidate, {"cudnn standard": standard, "own 1": 1.0}) == is_behind
+
+
+def test_the_first_candidate_is_not_behind():
+    assert not BOTH.is_behind("cudnn standard", {})
+
+
 def test_who_is_far_behind_is_told_why():
     found = BOTH.skip_reason("cudnn persist_dynamic", {"cudnn standard": 3.0, "own wide": 1.25})
     assert found == "takes long to compile, and own wide is 2.4 times as fast as cudnn's best"

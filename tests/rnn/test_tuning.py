@@ -327,6 +327,16 @@ def test_no_candidate_is_begun_after_the_time_which_begins_behind_the_first():
     assert choice.refused == dict.fromkeys(("third", "fourth"), "the time for measuring was over")
 
 
+def test_what_is_far_behind_is_measured_last():
+    memory = ScriptedMemory()
+    scripts = {name: Script() for name in ("standard", "static", "own 1", "dynamic", "own 2")}
+    candidates = ScriptedCandidates(memory, scripts)
+    candidates.behind = "standard", "static", "dynamic"
+    tune(candidates, PROBLEM, 0, memory, launch_on)
+    made = [name for name, *_ in candidates.made]
+    assert made == ["standard", "own 1", "own 2", "static", "dynamic"]
+
+
 def test_the_first_candidate_is_measured_in_no_time_at_all():
     candidates = ScriptedCandidates(ScriptedMemory(), {"standard": Script(), "second": Script()})
     choice = tune(candidates, PROBLEM, 0, candidates.memory, launch_on, budget=0.0)

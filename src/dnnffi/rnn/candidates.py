@@ -15,7 +15,8 @@ _PROMISING = 4
 """Number of candidates of other sources that are measured before the vendor's other ones."""
 
 _FAR_BEHIND = 2.0
-"""Ratio of the vendor's best time to the best of all above which it is not measured again."""
+"""Ratio of the vendor's best time to the best of all above which its other algorithms are measured
+last, and none is measured again."""
 
 _FAR_AHEAD = 1.15
 """Ratio of a source's best time to the best of all from which its costly algorithms are not tried.
@@ -138,13 +139,23 @@ class CandidateSet:
         ``times`` are those for other sizes of the network. If all algorithms of the vendor took
         much longer than the best, none is measured again. Other sources name candidates by class.
         """
-        vendor = self._vendor.name
-        of_vendor = [ms for name, ms in times.items() if _source(name) == vendor]
-        ratio = min(of_vendor, default=0.0) / min(times.values(), default=1.0)
+        vendor, ratio = self._vendor.name, self._vendor_ratio(times)
         if ratio <= _FAR_BEHIND:
             return {}
         reason = f"the best of {vendor} took {ratio:.1f} times as long for other sizes"
         return {name: reason for name in offers if _source(name) == vendor}
+
+    def is_behind(self, candidate: str, times: Mapping[str, float]) -> bool:
+        """Whether a candidate is the vendor's, whose best took much longer than the best of all.
+
+        It is measured when all others are: such measurements take long, and often change nothing.
+        """
+        return _source(candidate) == self._vendor.name and self._vendor_ratio(times) > _FAR_BEHIND
+
+    def _vendor_ratio(self, times: Mapping[str, float]) -> float:
+        """Return the ratio of the vendor's best time to the best of all; 0 without both."""
+        of_vendor = [ms for name, ms in times.items() if _source(name) == self._vendor.name]
+        return min(of_vendor, default=0.0) / min(times.values(), default=1.0)
 
     def skip_reason(self, candidate: str, times: Mapping[str, float]) -> str:
         """Return why a candidate is not worth measuring; empty if it may be.

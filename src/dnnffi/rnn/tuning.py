@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -114,7 +115,8 @@ def tune(
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
     runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
     of the network, after which `CandidateSet.left_out` says what is not measured. The oracle is
-    compared with in any case.
+    compared with in any case. Algorithms of a vendor that is far behind come last
+    (`CandidateSet.is_behind`).
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
@@ -132,7 +134,13 @@ def tune(
     fastest: dict[str, float] = {}
     with memory.use(device), memory.scratch():
         wait = candidates.prepare(names, problem, device)  # while the oracle is made
-        for name in names:
+        waiting, postponed = deque(names), set[str]()
+        while waiting:
+            name = waiting.popleft()
+            if name not in postponed and candidates.is_behind(name, fastest):
+                postponed.add(name)
+                waiting.append(name)
+                continue
             if expected and clock() >= end:
                 refused[name] = "the time for measuring was over"
                 continue
