@@ -98,17 +98,14 @@ template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
     return word;
 }
 
-/* The same, and NaN if words are `late`: in the last element, for words that are copied to shared memory, or
-   in each 32 bits, for words that are multiplied where they are. Each element that is multiplied then takes
-   an instruction, and so does the last one that is copied: after `untagged` alone the compiler keeps an
-   element in another register, and copies it there right after the load, which waits for the word before
-   other loads are issued. */
-template <bool COPIED> DEVICE uint4 received(uint4 word, bool late)
+/* The same, and NaN in each 32 bits if words are `late`, for words that are multiplied in the registers where
+   they arrived. Each element takes an instruction: after `untagged` alone the compiler keeps one in another
+   register, and copies it there right after the load, which waits for the word before other loads are
+   issued. */
+DEVICE uint4 received(uint4 word, bool late)
 {
     const u32 missing = late ? NAN_BITS<> : 0;
-    if constexpr (!COPIED) word = make_uint4(word.x | missing, word.y | missing, word.z | missing, word.w);
-    word.w = (word.w & ~TAG<>) | missing;
-    return word;
+    return make_uint4(word.x | missing, word.y | missing, word.z | missing, (word.w & ~TAG<>) | missing);
 }
 
 /* The replacement of a word that never arrived: NaN in each 32 bits. */

@@ -88,6 +88,15 @@ struct Slice
     DEVICE static int place_of(int at) { return staged_at(at / ROWS, at % ROWS); }
 };
 
+/* Copies a word into shared memory with its tag, which `multiply_staged` removes: in a word without it, the
+   compiler keeps the last element in another register, and copies it there right after the load, which waits
+   for the word before other loads are issued. If words are `late`, its last element is NaN. */
+DEVICE void stage(uint4 *place, const uint4 &word, bool late)
+{
+    *place = word;
+    if (late) place->w = NAN_BITS<>;
+}
+
 /* Each slice gathers a step's words into shared memory. */
 struct StagedGather
 {
@@ -122,7 +131,7 @@ struct StagedGather
             wait_for_each<COUNT>(words, tag, late, [&](uint4 &word, int i) { request(word, first + i); });
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                if (is_there(first + i)) *slice.place(staged, first + i) = received<true>(words[i], late);
+                if (is_there(first + i)) stage(slice.place(staged, first + i), words[i], late);
         }
         slice.sync();
         multiply_staged(sums, weights, staged);
@@ -173,12 +182,9 @@ struct ChunkedGather
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
             wait_for_each<CHUNK_LOADS>(mine, tag, late, [&](uint4 &word, int i) { request(word, chunk, i); });
-            /* With a STREAM_RING, `received` was measured to be slower than the copies that it avoids. */
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++)
-                if (slice.has(chunk, i))
-                    *slice.place(place, i) =
-                        STREAM_RING > 0 ? untagged(mine[i]) : received<true>(mine[i], late);
+                if (slice.has(chunk, i)) stage(slice.place(place, i), mine[i], late);
             /* The next chunk's words may not have been there yet when they were requested. */
             if (AHEAD > 1 && chunk + 1 < CHUNKS) {
                 uint4 *next = words[(chunk + 1) % AHEAD];
@@ -246,7 +252,7 @@ struct RegisterGather
                 if (round * STEPS + i < WARP_K) {
 #pragma unroll
                     for (int j = 0; j < COLUMNS; j++)
-                        mine[i * COLUMNS + j] = received<false>(mine[i * COLUMNS + j], late);
+                        mine[i * COLUMNS + j] = received(mine[i * COLUMNS + j], late);
                     sums.add(weights, round * STEPS + i, mine + i * COLUMNS);
                 }
         }
