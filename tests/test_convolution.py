@@ -12,7 +12,7 @@ import dnnffi
 from dnnffi import testing
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.convolution import backend as backends
-from dnnffi.convolution.backend import ConvBackend, conv_backends
+from dnnffi.convolution.backend import ReferenceConvBackend, conv_backends
 from dnnffi.convolution.reference import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
@@ -285,7 +285,7 @@ def counted(monkeypatch):
         asked.append(problem)
         return ReferenceConvPlan(problem)
 
-    monkeypatch.setattr(ConvBackend, "plan", plan)
+    monkeypatch.setattr(ReferenceConvBackend, "plan", plan)
     conv_backends.of("reference").plans.clear()
     yield asked
     conv_backends.of("reference").plans.clear()
@@ -376,7 +376,7 @@ VALIDATED = {
 
 @pytest.mark.parametrize("name", VALIDATED)
 def test_wrong_results_are_found(name, monkeypatch):
-    monkeypatch.setattr(ConvBackend, "plan", lambda self, problem, _: Tampered(problem))
+    monkeypatch.setattr(ReferenceConvBackend, "plan", lambda self, problem, _: Tampered(problem))
     cached = conv_backends.of("reference").plans
     cached.clear()
     try:

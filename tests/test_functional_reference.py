@@ -13,7 +13,7 @@ import dnnffi
 from dnnffi import DropoutState, RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.execution.comparison import relative_deviation
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn.backend import RNNBackend, rnn_backends
+from dnnffi.rnn.backend import ReferenceRNNBackend, rnn_backends
 from dnnffi.rnn.reference import HostGenerator, ReferenceRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -526,7 +526,9 @@ def test_a_refused_backward_spends_nothing():
 def asked(monkeypatch):
     """The problems for which the reference is asked for a plan."""
     found = []
-    monkeypatch.setattr(RNNBackend, "plan", lambda self, problem, *_: found.append(problem))
+    monkeypatch.setattr(
+        ReferenceRNNBackend, "plan", lambda self, problem, *_: found.append(problem)
+    )
     rnn_backends.of("reference").plans.clear()
     yield found
     rnn_backends.of("reference").plans.clear()

@@ -9,7 +9,7 @@ import pytest
 
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CaptureError, UnsupportedError
-from dnnffi.execution.replay import CapturedOperation, GraphMemory
+from dnnffi.execution.replay import CapturedOperation, GraphBudget
 
 
 class Owner:
@@ -46,7 +46,7 @@ def made():
         launches.append(Launch(stream, 0, 7, Owner()))
         return launches[-1]
 
-    operation = CapturedOperation(memory, launch_on, GraphMemory(), lambda: failures.append(True))
+    operation = CapturedOperation(memory, launch_on, GraphBudget(), lambda: failures.append(True))
     return operation, memory, launches, failures
 
 

@@ -11,7 +11,7 @@ import pytest
 from stress.bounds import bounded, switching_often
 
 from dnnffi.execution import replay
-from dnnffi.execution.replay import GraphMemory, Replays
+from dnnffi.execution.replay import GraphBudget, Replays
 
 
 class FakeGraph:
@@ -20,8 +20,8 @@ class FakeGraph:
         self.launches = 0
 
 
-def replays(most=4, memory=None, **more):
-    return Replays(GraphMemory() if memory is None else memory, most, **more)
+def replays(most=4, budget=None, **more):
+    return Replays(GraphBudget() if budget is None else budget, most, **more)
 
 
 def call(operation, addresses):
@@ -121,52 +121,52 @@ def test_a_cycle_longer_than_the_limit_keeps_its_graphs():
 
 
 def test_adding_what_is_there_changes_nothing():
-    memory = GraphMemory()
-    operation = replays(memory=memory)
+    budget = GraphBudget()
+    operation = replays(budget=budget)
     first = FakeGraph()
     operation.add((1,), first)
     operation.add((1,), FakeGraph(nbytes=5000))
     assert operation.graphs == {(1,): first}
-    assert memory.nbytes == operation.nbytes == 100
+    assert budget.nbytes == operation.nbytes == 100
 
 
 def test_clearing_lets_go_of_graphs_and_counts():
-    memory = GraphMemory()
-    operation, other = replays(memory=memory), replays(memory=memory)
+    budget = GraphBudget()
+    operation, other = replays(budget=budget), replays(budget=budget)
     for _ in range(3):
         call(operation, (1,))
         call(other, (1,))
     call(operation, (2,))
     operation.clear()
     assert operation.graphs == {}
-    assert memory.nbytes == other.nbytes == 100
+    assert budget.nbytes == other.nbytes == 100
     assert not call(operation, (2,)), "what was seen before is forgotten"
 
 
 # Memory of all graphs
 
 
-def idle(memory, operations):
+def idle(budget, operations):
     """Mark the graphs of ``operations`` as not launched since the last check."""
     for operation in operations:
         for addresses, graph in operation.graphs.items():
-            held = memory._held[operation.weak, addresses]
-            memory._held[operation.weak, addresses] = held._replace(launches=graph.launches)
+            held = budget._held[operation.weak, addresses]
+            budget._held[operation.weak, addresses] = held._replace(launches=graph.launches)
 
 
 def test_where_memory_is_short_no_graph_is_captured_that_would_push_out_one_in_use():
-    memory = GraphMemory(most_bytes=250)
-    operations = [replays(memory=memory) for _ in range(5)]
+    budget = GraphBudget(most_bytes=250)
+    operations = [replays(budget=budget) for _ in range(5)]
     captures = [sum(call(operation, (1,)) for operation in operations) for _ in range(100)]
     assert captures[:3] == [0, 3, 0]
     assert sum(captures) == 3
     assert [len(operation.graphs) for operation in operations] == [1, 1, 1, 0, 0]
-    assert memory.nbytes == 300
+    assert budget.nbytes == 300
 
 
 def test_a_graph_that_is_no_longer_launched_makes_room():
-    memory = GraphMemory(most_bytes=250)
-    old, new = ([replays(memory=memory) for _ in range(3)] for _ in range(2))
+    budget = GraphBudget(most_bytes=250)
+    old, new = ([replays(budget=budget) for _ in range(3)] for _ in range(2))
     for _ in range(50):
         for operation in old:
             call(operation, (1,))
@@ -178,89 +178,89 @@ def test_a_graph_that_is_no_longer_launched_makes_room():
         steps += 1
         assert steps < 10
     assert [operation.graphs for operation in old] == [{}, {}, {}]
-    assert memory.nbytes == 300
+    assert budget.nbytes == 300
 
 
 def test_as_many_graphs_go_as_the_new_one_needs():
-    memory = GraphMemory(most_bytes=350)
-    one, two, three = (replays(memory=memory) for _ in range(3))
+    budget = GraphBudget(most_bytes=350)
+    one, two, three = (replays(budget=budget) for _ in range(3))
     one.add((1,), FakeGraph(nbytes=100))
     two.add((1,), FakeGraph(nbytes=1000))
-    idle(memory, (one, two))
-    assert memory.has_room()
-    assert (one.graphs, two.graphs, memory.nbytes) == ({}, {}, 0)
+    idle(budget, (one, two))
+    assert budget.has_room()
+    assert (one.graphs, two.graphs, budget.nbytes) == ({}, {}, 0)
     three.add((1,), FakeGraph())
-    assert memory.nbytes == 100
+    assert budget.nbytes == 100
 
 
 def test_no_more_goes_than_makes_room():
-    memory = GraphMemory(most_bytes=250)
-    operation = replays(memory=memory)
+    budget = GraphBudget(most_bytes=250)
+    operation = replays(budget=budget)
     for n in range(3):
         operation.add((n,), FakeGraph())
-    idle(memory, (operation,))
-    assert memory.has_room()
+    idle(budget, (operation,))
+    assert budget.has_room()
     assert set(operation.graphs) == {(1,), (2,)}
 
 
 def test_graphs_of_as_many_bytes_as_there_may_be_leave_no_room():
-    memory = GraphMemory(most_bytes=200)
-    operation = replays(memory=memory)
+    budget = GraphBudget(most_bytes=200)
+    operation = replays(budget=budget)
     for n in range(2):
         operation.add((n,), FakeGraph())
-    idle(memory, (operation,))
-    assert memory.has_room()
+    idle(budget, (operation,))
+    assert budget.has_room()
     assert set(operation.graphs) == {(1,)}
 
 
 def test_a_limit_of_no_bytes_lets_one_graph_in_at_a_time():
-    memory = GraphMemory(most_bytes=0)
-    one, two = replays(memory=memory), replays(memory=memory)
-    assert memory.has_room()
+    budget = GraphBudget(most_bytes=0)
+    one, two = replays(budget=budget), replays(budget=budget)
+    assert budget.has_room()
     one.add((1,), FakeGraph())
-    idle(memory, (one,))
-    assert memory.has_room()
+    idle(budget, (one,))
+    assert budget.has_room()
     two.add((1,), FakeGraph())
     assert (len(one.graphs), len(two.graphs)) == (0, 1)
 
 
 def test_a_graph_that_another_replaces_is_not_counted():
-    memory = GraphMemory()
-    operation = replays(most=1, memory=memory)
+    budget = GraphBudget()
+    operation = replays(most=1, budget=budget)
     operation.add((1,), FakeGraph(nbytes=300))
     operation.add((2,), FakeGraph())
-    assert memory.nbytes == operation.nbytes == 100
+    assert budget.nbytes == operation.nbytes == 100
 
 
 def test_graphs_of_an_operation_that_is_gone_are_not_counted():
-    memory = GraphMemory()
-    one, two = replays(memory=memory), replays(memory=memory)
+    budget = GraphBudget()
+    one, two = replays(budget=budget), replays(budget=budget)
     for n in range(3):
         one.add((n,), FakeGraph())
         two.add((n,), FakeGraph())
     del one
     gc.collect()
-    assert memory.nbytes == 300
-    assert len(memory._held) == 3
+    assert budget.nbytes == 300
+    assert len(budget._held) == 3
 
 
 @pytest.mark.parametrize("limit", [100, 10_000])
 def test_the_count_of_bytes_is_always_that_of_the_graphs(limit):
-    memory = GraphMemory(most_bytes=limit)
-    operations = [replays(most=3, memory=memory) for _ in range(3)]
+    budget = GraphBudget(most_bytes=limit)
+    operations = [replays(most=3, budget=budget) for _ in range(3)]
     for n in range(400):
         call(operations[n * 7 % 3], (n * n % 23,))
         if n % 97 == 0:
             operations[n % 3].clear()
-        assert memory.nbytes == sum(operation.nbytes for operation in operations)
+        assert budget.nbytes == sum(operation.nbytes for operation in operations)
 
 
 # Threads
 
 
 def test_two_threads_that_add_the_same_keep_one():
-    memory = GraphMemory()
-    operation = replays(memory=memory)
+    budget = GraphBudget()
+    operation = replays(budget=budget)
     barrier = threading.Barrier(4)
 
     def add():
@@ -273,42 +273,42 @@ def test_two_threads_that_add_the_same_keep_one():
         thread.start()
     for thread in threads:
         thread.join()
-    assert memory.nbytes == operation.nbytes == 300
+    assert budget.nbytes == operation.nbytes == 300
 
 
 def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
     # A thread that collects a plan may hold the other lock and wait for this one.
-    memory = GraphMemory(most_bytes=100)
+    budget = GraphBudget(most_bytes=100)
     free = []
 
     class Watched(Replays):
         def drop(self, addresses):
             def take():
-                free.append(memory._lock.acquire(blocking=False))
+                free.append(budget._lock.acquire(blocking=False))
                 if free[-1]:
-                    memory._lock.release()
+                    budget._lock.release()
 
             thread = threading.Thread(target=take)
             thread.start()
             thread.join()
             super().drop(addresses)
 
-    watched = Watched(memory)
+    watched = Watched(budget)
     watched.add((1,), FakeGraph())
-    assert memory.has_room()
+    assert budget.has_room()
     assert free == [True]
     assert watched.graphs == {}
 
 
 def test_an_operation_is_collected_while_another_thread_holds_the_lock():
     # The collecting thread may hold a lock that the other thread waits for.
-    memory = GraphMemory()
-    operation = replays(memory=memory)
+    budget = GraphBudget()
+    operation = replays(budget=budget)
     operation.add((1,), FakeGraph())
     taken, done = threading.Event(), threading.Event()
 
     def hold():
-        with memory._lock:
+        with budget._lock:
             taken.set()
             done.wait()
 
@@ -322,8 +322,8 @@ def test_an_operation_is_collected_while_another_thread_holds_the_lock():
     finally:
         done.set()
         thread.join()
-    assert memory.nbytes == 0
-    assert memory._held == {}
+    assert budget.nbytes == 0
+    assert budget._held == {}
 
 
 class TellingGraph(FakeGraph):
@@ -338,14 +338,14 @@ class TellingGraph(FakeGraph):
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM on this system")
 @pytest.mark.parametrize("how", ["replaced", "cleared", "makes room"])
 def test_a_graph_that_goes_may_change_what_it_was_in(how):
-    memory = GraphMemory(most_bytes=250 if how == "makes room" else 10_000)
-    operation, other = replays(most=3, memory=memory), replays(memory=memory)
+    budget = GraphBudget(most_bytes=250 if how == "makes room" else 10_000)
+    operation, other = replays(most=3, budget=budget), replays(budget=budget)
     found, active = [], [True]
 
     def goes():
         if not active:
             return
-        found.append(memory.nbytes)
+        found.append(budget.nbytes)
         other.add((len(found),), FakeGraph())
         operation.clear()
 
@@ -360,16 +360,16 @@ def test_a_graph_that_goes_may_change_what_it_was_in(how):
         elif how == "cleared":
             operation.clear()
         else:
-            idle(memory, (operation,))
-            assert memory.has_room()
+            idle(budget, (operation,))
+            assert budget.has_room()
     active.clear()
     assert len(found) == 3
-    assert memory.nbytes == operation.nbytes + other.nbytes
+    assert budget.nbytes == operation.nbytes + other.nbytes
 
 
 def test_a_graph_dropped_before_it_is_counted_is_not_counted():
-    memory = GraphMemory()
-    operation = replays(memory=memory)
+    budget = GraphBudget()
+    operation = replays(budget=budget)
 
     class Graph(FakeGraph):
         @property
@@ -383,13 +383,13 @@ def test_a_graph_dropped_before_it_is_counted_is_not_counted():
 
     operation.add((1,), Graph())
     assert operation.graphs == {}
-    assert memory.nbytes == 0
+    assert budget.nbytes == 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_threads_leave_as_many_graphs_as_allowed_and_count_them(seed):
-    memory = GraphMemory(most_bytes=1000)
-    operations = [replays(most=3, memory=memory) for _ in range(3)]
+    budget = GraphBudget(most_bytes=1000)
+    operations = [replays(most=3, budget=budget) for _ in range(3)]
     barrier = threading.Barrier(4)
 
     def work(number):
@@ -411,4 +411,4 @@ def test_threads_leave_as_many_graphs_as_allowed_and_count_them(seed):
     for operation in operations:
         operation.add((99,), FakeGraph())
         assert len(operation.graphs) <= 3
-    assert memory.nbytes == sum(operation.nbytes for operation in operations)
+    assert budget.nbytes == sum(operation.nbytes for operation in operations)

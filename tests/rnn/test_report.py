@@ -11,7 +11,7 @@ from dnnffi.rnn.tuning import RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import SizeClass
+from dnnffi.spec.size_class import RNNSizeClass
 
 PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), steps=5, batch=2)
 TIMES = {"cudnn standard": Times(1.25, 0.5), "cudnn persist_static": Times(2.0)}
@@ -30,7 +30,7 @@ def report(problem=PROBLEM, choice=None, staged_bytes=0, borrowed=None):
     )
     operations = SimpleNamespace(graph_count=2, graph_bytes=2000, staged_bytes=staged_bytes)
     finder = SimpleNamespace(
-        route=route, choice=choice, borrowed=borrowed, sizes=SizeClass(2, 8, False)
+        route=route, choice=choice, borrowed=borrowed, sizes=RNNSizeClass(2, 8, False)
     )
     first, second, rest = report_of(problem, finder, operations).split("\n", 2)
     assert (first, second) == (str(problem), "class of sizes: up to 2 full rows of up to 8 steps")
@@ -81,7 +81,7 @@ def test_a_problem_that_is_replayed(staged, elsewhere):
 
 
 def test_a_problem_that_uses_what_another_class_chose():
-    other = SimpleNamespace(found=CHOICE, origin=SizeClass(8, 8, False))
+    other = SimpleNamespace(found=CHOICE, origin=RNNSizeClass(8, 8, False))
     assert report(borrowed=other).splitlines()[1] == (
         "cudnn standard called directly, as measured for up to 8 full rows of up to 8 steps; "
         "not measured yet for this class"

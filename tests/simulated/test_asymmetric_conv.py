@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy
+from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopyByKernel
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
@@ -71,7 +71,7 @@ def copied(simulator, image, values, convolution_bytes=0):
     """(The padded image, what is copied out of it), in the order of memory."""
     layout = image.problem.layout
     given = simulator.asarray(in_memory(values, layout))
-    copy = ImageCopy(image, 0, simulator.memory, convolution_bytes)
+    copy = ImageCopyByKernel(image, 0, simulator.memory, convolution_bytes)
     start = copy.workspace_bytes - image.padded_bytes
     assert start % WORKSPACE_ALIGNMENT == 0
     assert start >= convolution_bytes

@@ -20,7 +20,7 @@ from dnnffi.convolution import tuning as conv_tuning
 from dnnffi.convolution.finder import CALLS_PER_ATTEMPT
 from dnnffi.convolution.size_class import (
     MAX_NEIGHBOUR_STEPS,
-    SizeClass,
+    ConvSizeClass,
     layer_of,
     output_positions,
     size_class,
@@ -129,7 +129,7 @@ def test_rows_of_whole_16_bytes_are_a_class_of_their_own():
     sizes = ((1, 9, 8), (1, 9, 9), (1, 9, 10), (1, 9, 12))
     first = [size_class(problem_of(size, layout=CHANNELS_FIRST)) for size in sizes]
     assert [one.is_aligned for one in first] == [True, False, False, True]
-    assert {size_class(problem_of(size)) for size in sizes} == {SizeClass(3, True)}
+    assert {size_class(problem_of(size)) for size in sizes} == {ConvSizeClass(3, True)}
 
 
 def test_the_largest_problem_has_one_of_34_classes():
@@ -139,7 +139,7 @@ def test_the_largest_problem_has_one_of_34_classes():
 
 def test_a_class_is_not_its_own_neighbour_and_has_each_once():
     for magnitude in range(6):
-        one = SizeClass(magnitude, False)
+        one = ConvSizeClass(magnitude, False)
         others = list(one.neighbours())
         assert one not in others
         assert len(set(others)) == len(others)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import SizeClass, max_rows, max_steps, size_class
+from dnnffi.spec.size_class import RNNSizeClass, max_rows, max_steps, size_class
 
 SPEC = RNNSpec(mode="gru", input_size=1, hidden_size=1)
 COUNTS = st.integers(1, 2**20)
@@ -58,13 +58,15 @@ def test_rows_that_end_before_the_array_are_ragged_and_packed_rows_of_one_length
 
 
 def test_the_nearest_class_has_enough_rows_if_any_has():
-    mine = SizeClass(24, 128, True)
-    others = [SizeClass(rows, 128, True) for rows in (16, 32, 64)]
-    assert min(others, key=mine.distance) == SizeClass(32, 128, True)
-    assert min([others[0], SizeClass(32, 32, True)], key=mine.distance) == SizeClass(32, 32, True)
-    full = SizeClass(24, 128, False)
+    mine = RNNSizeClass(24, 128, True)
+    others = [RNNSizeClass(rows, 128, True) for rows in (16, 32, 64)]
+    assert min(others, key=mine.distance) == RNNSizeClass(32, 128, True)
+    assert min([others[0], RNNSizeClass(32, 32, True)], key=mine.distance) == RNNSizeClass(
+        32, 32, True
+    )
+    full = RNNSizeClass(24, 128, False)
     assert min([full, others[0]], key=mine.distance) == others[0]
 
 
 def test_a_class_is_told_in_words():
-    assert str(SizeClass(32, 128, True)) == "up to 32 ragged rows of up to 128 steps"
+    assert str(RNNSizeClass(32, 128, True)) == "up to 32 ragged rows of up to 128 steps"

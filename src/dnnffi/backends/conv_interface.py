@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from dnnffi.device.interface import AnyArray, Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import PlanCache
-from dnnffi.execution.replay import GraphMemory
+from dnnffi.execution.replay import GraphBudget
 from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_problem import ConvProblem
@@ -174,7 +174,7 @@ class ConvResources(Protocol):
 
     library: Any
     memory: MemoryWithGraphs
-    graphs: GraphMemory
+    graphs: GraphBudget
     workspaces: Workspaces
 
     def launch(self, device: int, stream: Stream) -> Launch:

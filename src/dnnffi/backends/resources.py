@@ -13,7 +13,7 @@ from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.host import HOST, external_array, is_on_host
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import Once
-from dnnffi.execution.replay import GraphMemory
+from dnnffi.execution.replay import GraphBudget
 from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.checks import check_integer
 
@@ -37,7 +37,7 @@ class Resources:
         self.memory: MemoryWithGraphs = library.memory  # type: ignore[assignment]
         # One process has CuPy for one of the vendors.
         self.ndarray: Any = self.memory.ndarray if self.memory.kind == library.kind else _Nothing
-        self.graphs = GraphMemory()
+        self.graphs = GraphBudget()
         self.workspaces = Workspaces(self.memory)
 
     def launch(self, device: int, stream: Stream) -> Launch:

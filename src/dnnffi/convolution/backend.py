@@ -27,7 +27,7 @@ A network has some for each layer, and making one is slow.
 
 
 class ConvBackend:
-    """The part of a backend that `dnnffi.conv` calls; this class is the NumPy reference."""
+    """The part of a backend that `dnnffi.conv` calls."""
 
     takes_strided = True
     """Whether arrays of a call with an allocator may have strides; else they are contiguous."""
@@ -39,21 +39,15 @@ class ConvBackend:
 
     def check_device(self, device: int | None) -> Any:
         """Return the place of a device, or of the current one if ``device`` is None."""
-        if device not in (None, 0):
-            raise ValueError(f"device: backend 'reference' has none but 0; got {device!r}")
-        return "host"
-
-    def clear(self) -> None:
-        """Forget plans and what was measured."""
-        self.plans.clear()
+        raise NotImplementedError
 
     def device_of(self, name: str, array: Array) -> Any:
         """Return the device that holds ``array``; ``TypeError`` if this backend cannot use it."""
-        return device_of(array)
+        raise NotImplementedError
 
     def plan(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
         """Return a new plan for a problem with a batch."""
-        return ReferenceConvPlan(problem)
+        raise NotImplementedError
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
         """Return a new plan; for an empty batch no library is called."""
@@ -61,6 +55,28 @@ class ConvBackend:
 
     def backward_bias(self, dy: Any) -> Any:
         """Return the gradient of the bias [K], from a contiguous dy."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget plans and what was measured."""
+        self.plans.clear()
+
+
+class ReferenceConvBackend(ConvBackend):
+    """The NumPy reference, on arrays on the host."""
+
+    def check_device(self, device: int | None) -> str:
+        if device not in (None, 0):
+            raise ValueError(f"device: backend 'reference' has none but 0; got {device!r}")
+        return "host"
+
+    def device_of(self, name: str, array: Array) -> Any:
+        return device_of(array)
+
+    def plan(self, problem: ConvProblem, device: Any) -> ReferenceConvPlan:
+        return ReferenceConvPlan(problem)
+
+    def backward_bias(self, dy: Any) -> Any:
         return reference.backward_bias(dy)
 
 
@@ -75,8 +91,11 @@ class NoConvBackend(ConvBackend):
         limit = limit_of(self._entry.conv_limits, problem)
         raise UnsupportedError(self._entry.title, "", limit)
 
-    def check_device(self, device: int | None) -> Any:
+    def check_device(self, device: int | None) -> str:
         return "host"
+
+    def device_of(self, name: str, array: Array) -> Any:
+        return device_of(array)
 
 
 class DeviceConvBackend(ConvBackend):
@@ -104,7 +123,6 @@ class DeviceConvBackend(ConvBackend):
         return ExecutorConvPlan(SearchFinder(problem, device, searched), captures=False)
 
     def backward_bias(self, dy: Array) -> Array:
-        """Return the gradient by the bias [K], from a contiguous dy."""
         return self.source.backward_bias(dy, self.device_of("dy", dy))
 
     def clear(self) -> None:
@@ -115,7 +133,7 @@ class DeviceConvBackend(ConvBackend):
         self.resources.clear()
 
 
-on_host = ConvBackend()
+on_host = ReferenceConvBackend()
 """The reference, whose arrays are NumPy's."""
 
 conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(

@@ -28,7 +28,7 @@ MAX_NEIGHBOUR_STEPS = 2
 """Powers of four between a class and a measured one whose choice it takes over."""
 
 
-class SizeClass(NamedTuple):
+class ConvSizeClass(NamedTuple):
     """A range of sizes of a layer.
 
     ``magnitude`` is the logarithm to base 4, rounded down, of the number of output positions;
@@ -39,14 +39,14 @@ class SizeClass(NamedTuple):
     magnitude: int
     is_aligned: bool
 
-    def neighbours(self) -> Iterator[SizeClass]:
+    def neighbours(self) -> Iterator[ConvSizeClass]:
         """Yield the classes whose choice may stand in for that of this one, nearest first."""
         yield self._replace(is_aligned=not self.is_aligned)
         for step in range(1, MAX_NEIGHBOUR_STEPS + 1):
             for aligned in (self.is_aligned, not self.is_aligned):
                 for magnitude in (self.magnitude - step, self.magnitude + step):
                     if magnitude >= 0:
-                        yield SizeClass(magnitude, aligned)
+                        yield ConvSizeClass(magnitude, aligned)
 
     def __str__(self) -> str:
         low, high = 4**self.magnitude, 4 ** (self.magnitude + 1) - 1
@@ -59,14 +59,14 @@ def output_positions(problem: ConvProblem) -> int:
     return problem.batch * prod(problem.y_shape[2:])
 
 
-def size_class(problem: ConvProblem) -> SizeClass:
+def size_class(problem: ConvProblem) -> ConvSizeClass:
     """Return the size class of a problem with a batch."""
     x_shape, y_shape = problem.x_shape, problem.y_shape
     magnitude = (output_positions(problem).bit_length() - 1) // 2
     item = ITEM_SIZES[problem.spec.dtype]
     dimension = 1 if problem.channels_last else -1
     rows = x_shape[dimension] * item | y_shape[dimension] * item
-    return SizeClass(magnitude, rows % ALIGNMENT == 0)
+    return ConvSizeClass(magnitude, rows % ALIGNMENT == 0)
 
 
 def layer_of(problem: ConvProblem) -> ConvProblem:

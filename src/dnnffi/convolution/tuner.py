@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from dnnffi.backends.conv_interface import OWN, EngineChoice, Recipes, TunableSource
-from dnnffi.convolution.size_class import SizeClass, layer_of, size_class
+from dnnffi.convolution.size_class import ConvSizeClass, layer_of, size_class
 from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_executors
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
     x_shape: tuple[int, ...]
 
 
-class ClassState:
+class ConvClassState:
     """Knowledge of this process about one size class of a layer on one device.
 
     It is shared by the plans of all sizes of the class. Each attribute is replaced as a whole, so
@@ -54,7 +54,7 @@ class ClassState:
     measuring : held by the thread that measures the class
     """
 
-    def __init__(self, size: SizeClass, recipes: Recipes) -> None:
+    def __init__(self, size: ConvSizeClass, recipes: Recipes) -> None:
         self.size = size
         self.recipes = recipes
         self.tuning: ConvTuning | None = None
@@ -99,10 +99,10 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
     def __init__(self, source: TunableSource) -> None:
         super().__init__("conv", source.resources.memory)
         self.source = source
-        self._states: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
+        self._states: PlanCache[ConvClassState] = PlanCache(MAX_CLASSES)
         self._recipes: PlanCache[Recipes] = PlanCache(MAX_CLASSES)
 
-    def state(self, problem: ConvProblem, device: int, *, look_up: bool = True) -> ClassState:
+    def state(self, problem: ConvProblem, device: int, *, look_up: bool = True) -> ConvClassState:
         """Return what is known about the class of a problem.
 
         At the first problem of a class, its result on disk is looked up, or else those of its
@@ -115,7 +115,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         state = self._states.find(key)
         if state is None:
             recipes = self._recipes.get((layer, device), lambda: PlanCache(MAX_RECIPES))
-            state = self._states.get(key, lambda: ClassState(size, recipes))
+            state = self._states.get(key, lambda: ConvClassState(size, recipes))
         if not look_up or state.is_looked_up or state.tuning is not None:
             return state
         if not self.is_capturing():
@@ -157,7 +157,7 @@ class ConvTuner(Tuner[ConvProblem, ConvTuning]):
         return found
 
     def _of_neighbour(
-        self, problem: ConvProblem, layer: ConvProblem, size: SizeClass, device: int
+        self, problem: ConvProblem, layer: ConvProblem, size: ConvSizeClass, device: int
     ) -> ConvTuning | None:
         """Return the result of the nearest class that has one, if it passes for ``problem``."""
         own_key = self._key(problem, device)

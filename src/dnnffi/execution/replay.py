@@ -36,7 +36,7 @@ class _Held(NamedTuple):
     launches: int
 
 
-class GraphMemory:
+class GraphBudget:
     """The graphs of all plans of one backend and the memory that they hold.
 
     Before a capture, `has_room` is asked: if there is none, only a graph that was not launched for
@@ -133,10 +133,10 @@ class Replays:
     after the next `add`.
     """
 
-    def __init__(self, memory: GraphMemory, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
+    def __init__(self, budget: GraphBudget, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
         self.graphs: dict[Addresses, Graph] = {}
-        self.weak = ref(self, memory.gone.append)
-        self.graph_memory = memory
+        self.weak = ref(self, budget.gone.append)
+        self.budget = budget
         self._most = most
         self._captured_at = captured_at
         self._seen: dict[Addresses, int] = {}
@@ -156,14 +156,14 @@ class Replays:
         graphs = list(self.graphs.values())
         if len(graphs) >= self._most:
             needed += 1 + min(graph.launches for graph in graphs)
-        return count >= needed and self.graph_memory.has_room()
+        return count >= needed and self.budget.has_room()
 
     def add(self, addresses: Addresses, graph: Graph) -> None:
         """Keep a graph; above the maximum, drop the graphs that were launched least."""
         self._seen.pop(addresses, None)
         if self.graphs.setdefault(addresses, graph) is not graph:
             return  # another thread was faster
-        self.graph_memory.add(self, addresses, graph)
+        self.budget.add(self, addresses, graph)
         others = [known for known in list(self.graphs.items()) if known[1] is not graph]
         others.sort(key=lambda known: known[1].launches)
         too_many = max(0, len(others) + 1 - self._most)
@@ -174,12 +174,12 @@ class Replays:
                 other.launches //= 2  # what was launched long ago counts less
         if self.graphs.get(addresses) is not graph:
             # Another thread dropped it before it was counted.
-            self.graph_memory.remove(self, addresses)
+            self.budget.remove(self, addresses)
 
     def drop(self, addresses: Addresses) -> None:
         """Release one graph."""
         self.graphs.pop(addresses, None)
-        self.graph_memory.remove(self, addresses)
+        self.budget.remove(self, addresses)
 
     def clear(self) -> None:
         """Release all graphs."""
@@ -200,7 +200,7 @@ class CapturedOperation(Replays):
         self,
         memory: Any,
         launch_on: Callable[[Stream], Launch],
-        graphs: GraphMemory,
+        graphs: GraphBudget,
         failed: Callable[[], object],
         captured_at: int = 2,
     ) -> None:
@@ -247,4 +247,4 @@ class CapturedOperation(Replays):
 
     def keep_for_user(self, executor: Any, launch: Launch) -> None:
         """Keep the executor and handle of a call that the user is capturing on ``launch``."""
-        self.graph_memory.of_users.update((executor, launch.owner))
+        self.budget.of_users.update((executor, launch.owner))

@@ -55,9 +55,12 @@ class HeldMemory(NamedTuple):
 
 
 class RNNBackend:
-    """The part of a backend that the functions call; this class is the NumPy reference."""
+    """The part of a backend that the functions call, on arrays on the host unless a class differs.
 
-    ndarray: Any = None  # the class of arrays that its plans take as they are
+    ``ndarray`` is the class of arrays that its plans take as they are.
+    """
+
+    ndarray: Any = None
 
     def __init__(self, entry: Backend) -> None:
         self.name = entry.name
@@ -73,16 +76,16 @@ class RNNBackend:
         return self._asked.get(values, lambda: CallSettings(*values))
 
     def device_of(self, name: str, array: AnyArray) -> int:
-        """Return the device of ``array``; ``TypeError`` where this backend cannot use it."""
-        return 0
+        """Return the device of ``array``; ``TypeError`` if this backend cannot use it."""
+        raise NotImplementedError
 
     def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> Any:
-        """``weights`` in the form that the backend's plans take."""
-        return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
+        """Return ``weights`` in the form that the backend's plans take."""
+        raise NotImplementedError
 
     def plan(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         """Return a new plan for a problem with a step."""
-        return ReferenceRNNPlan(problem, generator)
+        raise NotImplementedError
 
     def prepare(self, problem: RNNProblem, device: int, generator: Any) -> Any:
         """Return a new plan; where no row has a step no library is called."""
@@ -119,7 +122,7 @@ class RNNBackend:
         return UnsupportedError(self.name, "", "takes no lengths in device memory")
 
     def check_device(self, device: int | None) -> int:
-        """``device``, or the current one where it is None."""
+        """Return ``device``, or the current one if it is None."""
         if device not in (None, 0):
             raise ValueError(f"device: backend {self.name!r} has none but 0; got {device!r}")
         return 0
@@ -143,6 +146,19 @@ class RNNBackend:
 
     def _seeded(self, seed: int, device: int, spec: RNNSpec, algorithm: str) -> Any:
         return HostGenerator(seed)
+
+
+class ReferenceRNNBackend(RNNBackend):
+    """The NumPy reference."""
+
+    def device_of(self, name: str, array: AnyArray) -> int:
+        return 0
+
+    def native(self, weights: RNNWeights | Sequence[AnyArray], spec: RNNSpec) -> list[AnyArray]:
+        return weights.arrays() if isinstance(weights, RNNWeights) else list(weights)
+
+    def plan(self, problem: RNNProblem, device: int, generator: Any) -> ReferenceRNNPlan:
+        return ReferenceRNNPlan(problem, generator)
 
 
 class DeviceRNNBackend(RNNBackend):
@@ -323,7 +339,7 @@ class _Packed(NamedTuple):
 
 
 rnn_backends: Backends[RNNBackend, DeviceRNNBackend] = Backends(
-    RNNBackend(REFERENCE),
+    ReferenceRNNBackend(REFERENCE),
     DeviceRNNBackend,
     PackedRNNBackend,
 )

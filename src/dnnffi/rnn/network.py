@@ -27,7 +27,7 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.tuning import BUDGET, RNNTuner, RouteChoice
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import SizeClass, size_class
+from dnnffi.spec.size_class import RNNSizeClass, size_class
 
 CALLS_BEFORE_TUNING = 8
 """Calls of a network, and of a class with no choice to borrow, that run before a measurement."""
@@ -49,14 +49,14 @@ class Choice:
     """
 
     def __init__(
-        self, found: RouteChoice, networks: dict[str, PreparedNetwork], origin: SizeClass
+        self, found: RouteChoice, networks: dict[str, PreparedNetwork], origin: RNNSizeClass
     ) -> None:
         self.found = found
         self.direct = networks[found.direct]
         self.replayed = None if found.replayed is None else networks[found.replayed]
         self.origin = origin
 
-    def call_ms(self, sizes: SizeClass) -> float:
+    def call_ms(self, sizes: RNNSizeClass) -> float:
         """Estimate the milliseconds of a call of a class that borrows the choice.
 
         The time of a recurrence grows with its steps, and with rows once they fill the device.
@@ -66,7 +66,7 @@ class Choice:
         return self.found.direct_ms * rows * sizes.max_steps / origin.max_steps
 
 
-class ClassState:
+class RNNClassState:
     """Knowledge of this process about one class of sizes of a network.
 
     ``wait`` is what is left of the time before it is measured, of which each call takes a part: 1
@@ -74,7 +74,7 @@ class ClassState:
     that of the nearest measured class when `Network.version` was ``borrowed_at``.
     """
 
-    def __init__(self, sizes: SizeClass) -> None:
+    def __init__(self, sizes: RNNSizeClass) -> None:
         self.sizes = sizes
         self.wait = 1.0
         self.is_looked_up = False
@@ -160,11 +160,11 @@ class Network:
         self.memory = parts.memory
         self.tuner = tuner
         self._turn = Turn()
-        self._classes: PlanCache[ClassState] = PlanCache(MAX_CLASSES)
+        self._classes: PlanCache[RNNClassState] = PlanCache(MAX_CLASSES)
         self._wait = 1.0  # before the first measurement
         self.version = 0
 
-    def class_of(self, problem: RNNProblem) -> ClassState:
+    def class_of(self, problem: RNNProblem) -> RNNClassState:
         """Return the class of a problem, with what another process has measured for it.
 
         With the option tune="now" a problem is a class of its own: it is to be measured as it is.
@@ -175,12 +175,12 @@ class Network:
             key = sizes, problem.steps, problem.batch
         found = self._classes.find(key)
         if found is None:
-            found = self._classes.get(key, lambda: ClassState(sizes))
+            found = self._classes.get(key, lambda: RNNClassState(sizes))
         if not found.is_looked_up and self.tuner is not None and problem.options.tune != "off":
             self._look_up(self.tuner, found, problem)
         return found
 
-    def _look_up(self, tuner: RNNTuner, found: ClassState, problem: RNNProblem) -> None:
+    def _look_up(self, tuner: RNNTuner, found: RNNClassState, problem: RNNProblem) -> None:
         """Use what this or another process has measured for a class, unless in a capture."""
         if tuner.is_capturing():
             return  # stored results are run and compared first
@@ -189,7 +189,7 @@ class Network:
         if known is not None:
             self._apply(found, problem, known)
 
-    def is_due(self, found: ClassState, call_ms: float | None) -> bool:
+    def is_due(self, found: RNNClassState, call_ms: float | None) -> bool:
         """Count a call of a class that is not measured; return whether it is to be measured now.
 
         ``call_ms`` is about what the call takes with a borrowed choice, in milliseconds; None if
@@ -202,7 +202,7 @@ class Network:
         self._wait -= part
         return found.wait <= 0 or (self._wait <= 0 and self.version == 0)
 
-    def measure(self, found: ClassState, problem: RNNProblem, *, in_full: bool = False) -> bool:
+    def measure(self, found: RNNClassState, problem: RNNProblem, *, in_full: bool = False) -> bool:
         """Measure the candidates of a class on scratch data. False if that cannot be done now.
 
         ``in_full``: all candidates, whatever was measured for other classes.
@@ -220,7 +220,7 @@ class Network:
             choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
-    def choice_for(self, found: ClassState) -> Choice | None:
+    def choice_for(self, found: RNNClassState) -> Choice | None:
         """Return the choice of a class, or that of the nearest measured class of its kind."""
         if found.choice is not None:
             return found.choice
@@ -229,7 +229,7 @@ class Network:
             found.borrowed, found.borrowed_at = self._nearest_choice(found), version
         return found.borrowed
 
-    def _nearest_choice(self, found: ClassState) -> Choice | None:
+    def _nearest_choice(self, found: RNNClassState) -> Choice | None:
         others = [
             one
             for one in self._classes.values()
@@ -256,7 +256,7 @@ class Network:
         """Return the executor that the vendor's rule picks; `UnsupportedError` if there is none."""
         return self._candidates.by_rule(problem, self.launch(), generator)
 
-    def _apply(self, found: ClassState, problem: RNNProblem, known: RouteChoice) -> bool:
+    def _apply(self, found: RNNClassState, problem: RNNProblem, known: RouteChoice) -> bool:
         """Use what was measured, unless one of its candidates cannot be made now."""
         try:
             with self.on_device():

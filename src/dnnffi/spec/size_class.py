@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dnnffi.spec.problem import PACKED, RNNProblem
 
 
-class SizeClass(NamedTuple):
+class RNNSizeClass(NamedTuple):
     """Upper bounds of a class, and whether its rows have unequal lengths.
 
     ``is_ragged`` is also true for rows of equal length that end before the last step of the array.
@@ -23,7 +23,7 @@ class SizeClass(NamedTuple):
     max_steps: int
     is_ragged: bool
 
-    def distance(self, other: SizeClass) -> tuple[bool, bool, float]:
+    def distance(self, other: RNNSizeClass) -> tuple[bool, bool, float]:
         """Order other classes by how well their choice serves this one, the best first.
 
         The same raggedness comes first, then classes with at least as many rows, then the nearest.
@@ -66,7 +66,7 @@ def max_steps(steps: int) -> int:
     return 1 << exponent + (exponent + 1) % 2
 
 
-def size_class(problem: RNNProblem) -> SizeClass:
+def size_class(problem: RNNProblem) -> RNNSizeClass:
     """Return the class of a problem with at least one row."""
     lengths = problem.lengths
     longest, is_ragged = problem.steps, lengths is not None or problem.has_device_lengths
@@ -74,4 +74,4 @@ def size_class(problem: RNNProblem) -> SizeClass:
         longest = max(lengths)
         if problem.layout == PACKED:
             is_ragged = min(lengths) != longest
-    return SizeClass(max_rows(problem.batch), max_steps(longest), is_ragged)
+    return RNNSizeClass(max_rows(problem.batch), max_steps(longest), is_ragged)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dnnffi import ConvProblem, ConvSpec, testing
 from dnnffi.backends.conv_interface import ConvAddresses
-from dnnffi.backends.miopen.image_copy import ImageCopy
+from dnnffi.backends.miopen.image_copy import ImageCopyByRows
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import FORWARD
@@ -50,7 +50,7 @@ def run(problem):
     small = in_memory(values, problem)
     guard = 16
     padded = np.concatenate([in_memory(large, problem).reshape(-1), np.ones(guard, dtype)])
-    copy = ImageCopy(image, memory)
+    copy = ImageCopyByRows(image, memory)
     assert copy.nbytes == large.nbytes
     at = ConvAddresses(0, 0, 0, 0, 0)._replace(**{image.operand: small.ctypes.data})
     used = copy.before(None, at, padded.ctypes.data)

@@ -50,7 +50,7 @@ from dnnffi.backends.own.depthwise import gather, weights
 from dnnffi.backends.own.depthwise.faster import is_faster
 from dnnffi.backends.own.depthwise.tile import Tile
 from dnnffi.backends.own.epilogue import EpilogueKernel
-from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopy
+from dnnffi.backends.own.image_copy import WORKSPACE_ALIGNMENT, ImageCopyByKernel
 from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.arrays import check_aligned
@@ -144,7 +144,7 @@ class GraphExecutor:
         graph_operands: tuple[str, ...],
         found: Candidate,
         epilogue: EpilogueKernel | None,
-        image_copy: ImageCopy | None = None,
+        image_copy: ImageCopyByKernel | None = None,
     ) -> None:
         self.fused = epilogue is None
         self._info = found.info
@@ -316,7 +316,7 @@ class EngineExecutors(TunableExecutors):
         copy = None
         if self._image is not None:
             asked = self._image, self._device, self._memory
-            copy = ImageCopy(*asked, made.info.workspace_size)
+            copy = ImageCopyByKernel(*asked, made.info.workspace_size)
         return GraphExecutor(self.problem, operands, made, epilogue, copy)
 
     @cached_property
@@ -469,4 +469,4 @@ class CudnnConvolutions(TunableSource):
             return bias_gradient(dy, device, memory, self.resources.workspaces)
 
     def clear(self) -> None:
-        """Do nothing: what is kept of layers is with their classes (`ClassState.recipes`)."""
+        """Do nothing: what is kept of layers is with their classes (`ConvClassState.recipes`)."""

@@ -27,7 +27,7 @@ from dnnffi.backends.miopen.descriptors import (
     TensorDescriptor,
 )
 from dnnffi.backends.miopen.fusion import FusionPlan
-from dnnffi.backends.miopen.image_copy import ImageCopy
+from dnnffi.backends.miopen.image_copy import ImageCopyByRows
 from dnnffi.backends.miopen.library import CONVOLUTION_ALGORITHMS, Library
 from dnnffi.backends.miopen.limits import CONV_LIMITS, FUSION
 from dnnffi.backends.vendor.library import name_of
@@ -310,7 +310,7 @@ class SolutionExecutor:
         self,
         convolution: MiopenConvolution,
         solution: Solution | None,
-        image_copy: ImageCopy | None,
+        image_copy: ImageCopyByRows | None,
     ) -> None:
         self.fused = convolution.fused or not convolution.problem.epilogue
         self.choice: Any = solution or "a fusion plan"

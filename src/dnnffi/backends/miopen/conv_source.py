@@ -23,7 +23,7 @@ from dnnffi.backends.miopen.conv_executor import (
     SolutionExecutor,
 )
 from dnnffi.backends.miopen.descriptors import TensorDescriptor
-from dnnffi.backends.miopen.image_copy import ImageCopy
+from dnnffi.backends.miopen.image_copy import ImageCopyByRows
 from dnnffi.backends.miopen.library import Library
 from dnnffi.backends.miopen.limits import BIAS_GRADIENT, FUSION
 from dnnffi.backends.vendor.limits import check_limits, limit_of
@@ -56,7 +56,7 @@ class SolutionExecutors(SearchedExecutors):
         self._is_measured = found is not None
         self._convolution = MiopenConvolution(problem, launch, resources.library, found)
         image = self._convolution.image
-        self._image_copy = None if image is None else ImageCopy(image, resources.memory)
+        self._image_copy = None if image is None else ImageCopyByRows(image, resources.memory)
         self._refused: dict[Solution, Exception] = {}
         fusion_plan = (None,) if self._convolution.fused else ()
         self._left: Iterator[Solution | None] = iter((*fusion_plan, *self.solutions))

@@ -25,7 +25,7 @@ class _Axis(NamedTuple):
     padded_step: int
 
 
-class ImageCopy:
+class ImageCopyByRows:
     """Copies between the image of a problem and a padded image of ``nbytes`` bytes."""
 
     def __init__(self, image: PaddedImage, memory: MemoryWithGraphs) -> None:

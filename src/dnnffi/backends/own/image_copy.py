@@ -38,7 +38,7 @@ class CopyImageParams(NamedTuple):
     o2: int
 
 
-class ImageCopy:
+class ImageCopyByKernel:
     """Copies between the image of a problem and the padded image, which is in the workspace.
 
     The workspace of the convolution is at the start of the workspace, ``convolution_bytes`` long;

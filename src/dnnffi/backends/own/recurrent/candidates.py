@@ -43,7 +43,7 @@ from dnnffi.errors import DnnffiError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import SizeClass, size_class
+from dnnffi.spec.size_class import RNNSizeClass, size_class
 
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""
@@ -219,7 +219,7 @@ class OwnCandidates:
         return self._ways.get(key, lambda: self._new_named(problem, sizes, chip))
 
     def _new_named(
-        self, problem: RNNProblem, sizes: SizeClass, chip: Chip
+        self, problem: RNNProblem, sizes: RNNSizeClass, chip: Chip
     ) -> list[tuple[str, _Pair | _OneStep]]:
         if is_one_step(sizes) and not problem.has_resets:
             where = sizes.max_rows, chip.multiprocessors
@@ -283,7 +283,7 @@ def _parts(pair: str, number: int) -> tuple[str, str]:
 
 
 def _ways(
-    spec: RNNSpec, kind: Kind, sizes: SizeClass, chip: Chip
+    spec: RNNSpec, kind: Kind, sizes: RNNSizeClass, chip: Chip
 ) -> list[tuple[KernelConfig, ...]]:
     """Return configurations with whole rows, all layers in a cluster, all layers, and one layer.
 

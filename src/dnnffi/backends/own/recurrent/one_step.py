@@ -25,7 +25,7 @@ from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.size_class import SizeClass
+from dnnffi.spec.size_class import RNNSizeClass
 from dnnffi.spec.weights import weight_layout
 
 MAX_ROWS = 256
@@ -35,7 +35,7 @@ _WARPS = 8
 _ROWS = 8, 16, 32, 64
 
 
-def is_one_step(sizes: SizeClass) -> bool:
+def is_one_step(sizes: RNNSizeClass) -> bool:
     """Whether these kernels run the problems of a class of sizes."""
     return sizes.max_steps == 1 and not sizes.is_ragged and sizes.max_rows <= MAX_ROWS
 
