@@ -6,7 +6,8 @@ that are drawn in `figures`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -23,7 +24,6 @@ from records import (
     ratio_columns,
     shows,
     table_of,
-    yes_or_no,
 )
 
 from dnnffi.bench.callers import report as callers
@@ -47,56 +47,48 @@ from dnnffi.bench.summary import (
 )
 from dnnffi.execution.comparison import TOLERANCES
 
+# Rows about runs of tests: formats of the fields of a record, and of those that `_run` adds.
+COUNTS = {"Tests": "{passed:,} passed, {failed:,} failed, {error:,} error, {skipped:,} skipped"}
+RUN_ON = {"Run on": "{state}, dnnffi {dnnffi}, {date}"}
+COMPARED = {"Problems": "{compared:,} compared with the reference"}
+VERIFIED = {"Verified on": "{verified}", "With": "NumPy {numpy}, Python {python}"}
+ENVIRONMENT = RUN_ON | {
+    "Device": "{device}, {devices} in the machine",
+    "Driver": "{driver}, CUDA {cuda}",
+    "cuDNN": "{cudnn}",
+    "With": "CuPy {cupy}, NumPy {numpy}, Python {python}",
+}
+
 
 @shows("gpu.json")
 def gpu_record(record: Record) -> Iterator[Block]:
     """Yield the last run of the tests on a GPU."""
-    yield [_counts(record), *_environment(record)]
+    yield _run(record, COUNTS | ENVIRONMENT)
 
 
 @shows("memcheck.json")
 def memcheck_record(record: Record) -> Iterator[Block]:
     """Yield the runs under compute-sanitizer."""
-    runs = record["runs"]
-    yield [
-        ("Errors found", f"{sum(run['errors'] for run in runs):,}"),
-        *((f"Tests, {run['tool']}", f"{run['result']} ({' '.join(run['tests'])})") for run in runs),
-        *_environment(record),
-    ]
+    rows = [("Errors found", f"{sum(run['errors'] for run in record['runs']):,}")]
+    for run in record["runs"]:
+        rows.append((f"Tests, {run['tool']}", f"{run['result']} ({' '.join(run['tests'])})"))
+    yield rows + _run(record, ENVIRONMENT)
 
 
 @shows("miopen.json")
 def checked_record(record: Record) -> Iterator[Block]:
     """Yield a run of tests that compare problems with the reference."""
-    yield [
-        _counts(record),
-        ("Problems", f"{sum(record['problems'].values()):,} compared with the reference"),
-        _run_on(record),
-        ("Verified on", record["verified"]),
-        ("With", f"NumPy {record['numpy']}, Python {record['python']}"),
-    ]
+    yield _run(record, COUNTS | COMPARED | RUN_ON | VERIFIED)
 
 
-def _counts(record: Record) -> tuple[str, str]:
-    counts = [f"{record[kind]:,} {kind}" for kind in ("passed", "failed", "error", "skipped")]
-    return ("Tests", ", ".join(counts))
-
-
-def _run_on(record: Record) -> tuple[str, str]:
-    state = record.state(record.get("source"))
-    return ("Run on", f"{state}, dnnffi {record['dnnffi']}, {record['date']}")
-
-
-def _environment(record: Record) -> Pairs:
-    major, minor = divmod(int(record["cuda_driver_api"]), 1000)
-    versions = f"CuPy {record['cupy']}, NumPy {record['numpy']}, Python {record['python']}"
-    return [
-        _run_on(record),
-        ("Device", f"{record['device']}, {record['devices']} in the machine"),
-        ("Driver", f"{record['driver']}, CUDA {major}.{minor // 10}"),
-        ("cuDNN", str(record["cudnn"])),
-        ("With", versions),
-    ]
+def _run(record: Record, rows: Mapping[str, str]) -> Pairs:
+    major, minor = divmod(int(record.get("cuda_driver_api", 0)), 1000)
+    fields = record | {
+        "state": record.state(record.get("source")),
+        "cuda": f"{major}.{minor // 10}",
+        "compared": sum(record.get("problems", {}).values()),
+    }
+    return [(words, text.format_map(fields)) for words, text in rows.items()]
 
 
 @shows("oracle_torch.txt")
@@ -109,19 +101,16 @@ def text_record(record: Record) -> Iterator[Block]:
 @shows("call_overhead.json")
 def call_overhead(record: Record) -> Iterator[Block]:
     """Yield microseconds of the host: the C call, what the executor adds, and whole calls."""
-    calls = {
-        "dnnffi.lstm and its like": "functional",
-        "of it allocations": "allocations",
-        "of it the launch": "launch",
-        "PyTorch": "torch",
-    }
     yield [
         {
             "Problem": row["problem"],
             "C call": fixed(row["raw"], 1),
             "executor": f"{row['executor'] - row['raw']:+.1f}",
+            "dnnffi.lstm and its like": fixed(row.get("functional"), 1),
+            "of it allocations": fixed(row.get("allocations"), 1),
+            "of it the launch": fixed(row.get("launch"), 1),
+            "PyTorch": fixed(row.get("torch"), 1),
         }
-        | {words: fixed(row.get(key), 1) for words, key in calls.items()}
         for row in record["rows"]
     ]
     yield record.conditions()
@@ -172,21 +161,17 @@ def first_call(record: Record) -> Iterator[Block]:
 def voice_activity(record: Record) -> Iterator[Block]:
     """Yield the times of a chunk of one stream, and the throughput of many."""
     ours, peer = (record["chunk_us"].get(name, {}) for name in ("dnnffi", "onnxruntime"))
-    streams = record["streams"]
-    many = f"{streams['count']} streams"
-    rows = [
-        ("one stream, minimum, µs a chunk", ours["minimum"], peer.get("minimum"), 0),
-        ("one stream, median, µs a chunk", ours["median"], peer.get("median"), 0),
-        (f"{many}, ms a chunk", streams["chunk_ms"], None, 2),
-        (f"{many}, hours of audio a second", streams["hours_per_second"], None, 2),
-    ]
+    many = record["streams"]
+    rows = {
+        "one stream, minimum, µs a chunk": (ours["minimum"], peer.get("minimum"), 0),
+        "one stream, median, µs a chunk": (ours["median"], peer.get("median"), 0),
+        f"{many['count']} streams, ms a chunk": (many["chunk_ms"], None, 2),
+        f"{many['count']} streams, hours of audio a second": (many["hours_per_second"], None, 2),
+    }
+    head = "Silero VAD, chunks of 32 ms"
     yield [
-        {
-            "Silero VAD, chunks of 32 ms": words,
-            "dnnffi": fixed(own, digits),
-            "onnxruntime": fixed(other, digits),
-        }
-        for words, own, other, digits in rows
+        {head: words, "dnnffi": fixed(own, digits), "onnxruntime": fixed(other, digits)}
+        for words, (own, other, digits) in rows.items()
     ]
     yield record.conditions()
 
@@ -211,13 +196,12 @@ def vulkan_bench(record: Record) -> Iterator[Block]:
         for row in rows
         for call, ms in row["median_ms"].items()
     ]
-    if any("parts_us" in row for row in rows):
-        parts = ("Prepare", "Submit", "Wait", "Results")
+    parts = ("Prepare", "Submit", "Wait", "Results")
+    timed = {row["problem"]: row["parts_us"] for row in rows if "parts_us" in row}
+    if timed:
         yield [
-            {"Network": row["problem"]}
-            | {part: f"{row['parts_us'][part.lower()]:,.0f}" for part in parts}
-            for row in rows
-            if "parts_us" in row
+            {"Network": problem} | {part: f"{us[part.lower()]:,.0f}" for part in parts}
+            for problem, us in timed.items()
         ]
     yield vulkan_bounds(record.get("bounds")) + record.conditions()
 
@@ -242,22 +226,43 @@ def vulkan_bounds(bounds: Mapping[str, Any] | None) -> str:
     return f"{text}. "
 
 
+AIM_WORDS = {
+    EAGER: "PyTorch",
+    GRAPH: "PyTorch in a CUDA graph",
+    **{"": "-", None: "-", True: "yes", False: "no"},
+}
+"""Words for fields of aims that are not shown as they are."""
+MEASURED = ("What", "Aim", "Measured", "Reached")
+"""Heads of aims that are not compared with a peer."""
+
+
+def _aims(found: Iterable[Sequence[Any]], *heads: str) -> Rows:
+    """Return a row for each aim; ``heads`` are of its fields, in the order of `Target`."""
+    return [
+        {words: AIM_WORDS.get(cell, cell) for words, cell in zip(heads, aim, strict=False)}
+        for aim in found
+    ]
+
+
 @shows("bench_rnn.json")
 def bench_targets(record: Record) -> Iterator[Block]:
     """Yield the aims for networks on an H200, and what was measured."""
-    peers = {EAGER: "PyTorch", GRAPH: "PyTorch in a CUDA graph", "": "-"}
-    yield [
-        {
-            "What": one.what,
-            "Against": peers[one.against],
-            "Aim": one.aim,
-            "dnnffi": one.measured,
-            "Reached": yes_or_no(one.reached),
-            "cuDNN alone": one.raw or "-",
-            "The functions": one.functions or "-",
-        }
-        for one in targets(record)
-    ]
+    figures = ("dnnffi", "Reached", "cuDNN alone", "The functions")
+    yield _aims(targets(record), "What", "Against", "Aim", *figures)
+
+
+@shows("stream.json")
+def stream_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for streams of batches, and what was measured."""
+    found = streams.targets(record)
+    yield _aims(found, "What", "Against", "Aim", "dnnffi's functions", "Reached")
+
+
+@shows("callers.json")
+def caller_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for a call through each entry, and what was measured."""
+    found = callers.targets(record)
+    yield _aims([(one.what, one.aim, one.measured, one.reached) for one in found], *MEASURED)
 
 
 NETWORK_MODELS = {
@@ -290,10 +295,9 @@ def _times(record: Record, models: Mapping[str, str]) -> Iterator[Block]:
     hosts = {FUNCTIONS: "host µs, dnnffi", EAGER: "host µs, PyTorch"}
     for phase, words in PHASE_WORDS.items():
         yield f"{words.capitalize()}:"
-        columns = {words: (figures(record, one, phase), 3) for one, words in models.items()}
-        columns |= {
-            words: (figures(record, one, phase, "host_us"), 1) for one, words in hosts.items()
-        }
+        columns = {head: (figures(record, one, phase), 3) for one, head in models.items()}
+        for one, head in hosts.items():
+            columns[head] = figures(record, one, phase, "host_us"), 1
         yield table_of(_shapes(record), columns, "Shape")
     yield record.conditions()
 
@@ -305,7 +309,7 @@ def _shapes(record: Mapping[str, Any]) -> list[str]:
 @shows("bench_rnn.json")
 def bench_plans(record: Record) -> Iterator[Block]:
     """Yield microseconds of the host of each way to call a network, in both phases."""
-    titles = dict(zip(OURS, OURS, strict=True)) | {EAGER: "PyTorch"}
+    titles = {model: model for model in OURS} | {EAGER: "PyTorch"}
     columns = {
         f"{words}, {title}": (figures(record, model, phase, "host_us"), 1)
         for phase, words in PHASE_WORDS.items()
@@ -324,17 +328,17 @@ def bench_gain(record: Record) -> Iterator[Block]:
     names = _shapes(record)
     compared = compared_shapes(record) or names
     columns: Columns = {}
-    means = {}
     for phase, words in PHASE_WORDS.items():
         raw, own = (figures(record, model, phase) for model in (RAW, CAPTURED))
         columns |= ratio_columns(words, "cuDNN", raw, own)
-        gains, _ = columns[f"{words}, ratio"]
-        mean = mean_of(gains[name] for name in compared if name in gains)
-        means[f"{words}, ratio"] = fixed(mean, 2)
     title = "geometric mean"
     if len(compared) < len(names):
         title += f", {len(compared)} shapes of the set performance with rows of equal length"
-    last = {"Shape": title} | dict.fromkeys(columns, "") | means
+    last = {"Shape": title} | dict.fromkeys(columns, "")
+    for words in PHASE_WORDS.values():
+        gains, digits = columns[f"{words}, ratio"]
+        mean = mean_of(gains[name] for name in compared if name in gains)
+        last[f"{words}, ratio"] = fixed(mean, digits)
     yield [*table_of(names, columns, "Shape"), last]
     yield record.conditions()
 
@@ -351,21 +355,6 @@ def own_stress(record: Record) -> Iterator[Block]:
         f"{record['products_beside']:,} matrix products: {found} from the first results."
     )
     yield record.conditions()
-
-
-@shows("stream.json")
-def stream_aims(record: Record) -> Iterator[Block]:
-    """Yield the aims for streams of batches, and what was measured."""
-    yield [
-        {
-            "What": one.what,
-            "Against": one.against or "-",
-            "Aim": one.aim,
-            "dnnffi's functions": one.measured,
-            "Reached": yes_or_no(one.reached),
-        }
-        for one in streams.targets(record)
-    ]
 
 
 @shows("stream.json")
@@ -403,12 +392,11 @@ def stream_rows(record: Record, key: str = "ms") -> Rows:
         columns["first epoch, s"] = first, 2
     rows = table_of(_shapes(record), columns, "Stream")
     for name in streams.sets_of(record):
-        of_set = streams.streams_of(record, name)
-        means = {
-            words: fixed(streams.mean_ratio(record, *two, of_set, key), 2)
-            for words, two in pairs.items()
-        }
-        rows.append({"Stream": f"geometric mean, {name}"} | dict.fromkeys(columns, "") | means)
+        means = {"Stream": f"geometric mean, {name}"} | dict.fromkeys(columns, "")
+        for words, two in pairs.items():
+            mean = streams.mean_ratio(record, *two, streams.streams_of(record, name), key)
+            means[words] = fixed(mean, 2)
+        rows.append(means)
     return rows
 
 
@@ -425,18 +413,6 @@ def stream_conditions(record: Record) -> str:
     if "seed" in record:
         said.append(f"The seed of the set random: {record['seed']}.")
     return " ".join(said)
-
-
-@shows("callers.json")
-def caller_aims(record: Record) -> Iterator[Block]:
-    """Yield the aims for a call through each entry, and what was measured."""
-    found = callers.targets(record)
-    yield [_aim(one.what, one.aim, one.measured, one.reached) for one in found]
-
-
-def _aim(what: str, aim: str, measured: str, is_reached: bool | None) -> dict[str, str]:
-    """Return the row of an aim."""
-    return {"What": what, "Aim": aim, "Measured": measured, "Reached": yes_or_no(is_reached)}
 
 
 @shows("callers.json")
@@ -459,44 +435,47 @@ PRECISE = TOLERANCES["float32", "strict"]  # TF32 is about seven times as far of
 @shows("bench_conv.json")
 def conv_aims(record: Record) -> Iterator[Block]:
     """Yield the aims for convolutions, and what was measured."""
-    rows = []
-    for (config,), kernels in grouped(record["kernels"], "config").items():
-        rows += _kernel_aims(config, [row for row in kernels if "torch" in row])
+    aims: list[tuple[str, str, str, bool]] = []
+    for (config,), kernels in _with_torch(record["kernels"]).items():
+        aims += _kernel_aims(config, kernels)
     for row in record["host"]:
         peer = f"; PyTorch {row['torch']:.1f} µs" if "torch" in row else ""
         for name, key, most in (("a held plan", "held", 6), ("dnnffi.conv", "functional", 12)):
             what = f"host cost of a call of {name}, {row['problem']}"
-            rows.append(_aim(what, f"<= {most} µs", f"{row[key]:.1f} µs{peer}", row[key] <= most))
-    first = [row for row in record["first"] if "torch" in row]
-    for (config,), calls in grouped(first, "config").items():
+            aims.append((what, f"<= {most} µs", f"{row[key]:.1f} µs{peer}", row[key] <= most))
+    for (config,), calls in _with_torch(record["first"]).items():
         own, peer = (median(row[name] for row in calls) for name in ("dnnffi", "torch"))
         measured = f"{own:.2f} ms; PyTorch {peer:.2f} ms; medians of {len(calls)} problems"
-        what = f"first call of a new problem, {config}"
-        rows.append(_aim(what, "<= PyTorch's", measured, own <= peer))
-    yield rows
+        aims.append(
+            (f"first call of a new problem, {config}", "<= PyTorch's", measured, own <= peer)
+        )
+    yield _aims(aims, *MEASURED)
 
 
-def _kernel_aims(config: str, kernels: Collection[Any]) -> Rows:
-    """Return the aims for the kernels of one type and layout that PyTorch has, too."""
-    if not kernels:
-        return []
+def _with_torch(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Any]]:
+    """Return the rows that were also measured with PyTorch, by type and layout."""
+    return grouped((row for row in rows if "torch" in row), "config")
+
+
+def _kernel_aims(config: str, kernels: Collection[Any]) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield the aims for the kernels of one type and layout, which were measured with PyTorch."""
     what = f"kernels, PyTorch's time over dnnffi's, {config}"
-    found = [row["torch"] / row["dnnffi"] for row in kernels]
-    mean, lowest = geometric_mean(found), min(found)
-    rows = [
-        _aim(f"{what}, geometric mean", ">= 1.0", f"{mean:.2f} of {len(found)}", mean >= 1),
-        _aim(f"{what}, lowest", ">= 0.95", f"{lowest:.2f}", lowest >= 0.95),
-    ]
+    ratios = _ratios(kernels, "torch")
+    mean, lowest = geometric_mean(ratios), min(ratios)
+    yield f"{what}, geometric mean", ">= 1.0", f"{mean:.2f} of {len(ratios)}", mean >= 1
+    yield f"{what}, lowest", ">= 0.95", f"{lowest:.2f}", lowest >= 0.95
     errors = [row["errors"] for row in kernels if "errors" in row]
     if errors:
+        lowest = min(_ratios([row for row in kernels if not _is_imprecise(row)], "torch"))
         own, peer = (max(one[name] for one in errors) for name in ("dnnffi", "torch"))
-        lowest = min(row["torch"] / row["dnnffi"] for row in kernels if not _is_imprecise(row))
-        words, both = f"{what}, lowest where both are precise", f"{own:.0e}; PyTorch {peer:.0e}"
-        rows += [
-            _aim(words, ">= 0.95", f"{lowest:.2f}", lowest >= 0.95),
-            _aim(f"error, largest, {config}", f"<= {PRECISE:.0e}", both, own <= PRECISE),
-        ]
-    return rows
+        both = f"{own:.0e}; PyTorch {peer:.0e}"
+        yield f"{what}, lowest where both are precise", ">= 0.95", f"{lowest:.2f}", lowest >= 0.95
+        yield f"error, largest, {config}", f"<= {PRECISE:.0e}", both, own <= PRECISE
+
+
+def _ratios(rows: Iterable[Mapping[str, Any]], peer: str, own: str = "dnnffi") -> list[float]:
+    """Return the time of a peer over that of ``own`` for each row that has both."""
+    return [row[peer] / row[own] for row in rows if peer in row and own in row]
 
 
 def _is_imprecise(row: Mapping[str, Any]) -> bool:
@@ -508,12 +487,11 @@ def _is_imprecise(row: Mapping[str, Any]) -> bool:
 def conv_layers(record: Record) -> Iterator[Block]:
     """Yield microseconds of each layer by type and operation, and PyTorch's time over them."""
     results = {"forward": "y", "backward_data": "dx", "backward_weights": "dw"}
-    kernels = grouped(record["kernels"], "config", "operation")
-    columns = {
-        f"{config}, {results[operation]}": {f"{row['set']} {row['layer']}": row for row in rows}
-        for (config, operation), rows in kernels.items()
-    }
+    columns: dict[str, dict[str, Any]] = {}
     layers = dict.fromkeys(f"{row['set']} {row['layer']}" for row in record["kernels"])
+    for row in record["kernels"]:
+        words = f"{row['config']}, {results[row['operation']]}"
+        columns.setdefault(words, {})[f"{row['set']} {row['layer']}"] = row
     yield [
         {"Layer": layer} | {words: _kernel(rows.get(layer, {})) for words, rows in columns.items()}
         for layer in layers
@@ -537,7 +515,7 @@ def depthwise_bench(record: Record) -> Iterator[Block]:
         words = operation.replace("_", " ")
         row = {"Arrays": config, "Operation": words, "Layers": str(len(layers))}
         for head, peer in (("PyTorch", "torch"), ("cuDNN's heuristics", "cudnn")):
-            found = [layer[peer] / layer["dnnffi"] for layer in layers if peer in layer]
+            found = _ratios(layers, peer)
             row[head] = f"{geometric_mean(found):.2f}; {min(found):.2f}" if found else NOT_MEASURED
         rows.append(row)
     yield rows
@@ -549,24 +527,15 @@ def jax_conv(record: Record) -> Iterator[Block]:
     """Yield the time of XLA's convolutions over that of dnnffi's: mean, minimum, maximum."""
     rows = []
     measured = [row for row in record["rows"] if "error" not in row]
-    for (name, config, operation), layers in grouped(
-        measured, "set", "config", "operation"
-    ).items():
-        ours, plan = (
-            [row["jax"] / row[side] for row in layers if side in row] for side in ("djax", "dnnffi")
-        )
-        slower = str(sum(ratio < 1 for ratio in ours)) if ours else NOT_MEASURED
-        rows.append(
-            {
-                "Layers of": name,
-                "Type and layout": config,
-                "Operation": operation.replace("_", " "),
-                "Layers": str(len(layers)),
-                "XLA / dnnffi.jax.conv": _mean_and_range(ours),
-                "XLA faster in": slower,
-                "XLA / plan": _mean_and_range(plan),
-            }
-        )
+    groups = grouped(measured, "set", "config", "operation")
+    for (name, config, operation), layers in groups.items():
+        ours = _ratios(layers, "jax", "djax")
+        row = {"Layers of": name, "Type and layout": config}
+        row |= {"Operation": operation.replace("_", " "), "Layers": str(len(layers))}
+        row["XLA / dnnffi.jax.conv"] = _mean_and_range(ours)
+        row["XLA faster in"] = str(sum(one < 1 for one in ours)) if ours else NOT_MEASURED
+        row["XLA / plan"] = _mean_and_range(_ratios(layers, "jax"))
+        rows.append(row)
     yield rows
     left_out = [f"{count} layers of {name}" for name, count in record["left_out"].items() if count]
     said = f" Not measured for want of time: {', '.join(left_out)}." if left_out else ""
@@ -583,14 +552,17 @@ def _mean_and_range(found: Collection[float]) -> str:
 def jax_aims(record: Record) -> Iterator[Block]:
     """Yield the aims for networks in JAX, and the least that a call takes."""
     of_plan, of_peer = [], []
-    for row in record["rows"]:
-        for phase in PHASE_WORDS:
-            times = jax_times(row[phase])
-            own, peers = times.get("dnnffi.jax"), _jax_peers(times)
-            if own is not None and "plan" in times:
-                of_plan.append(times["plan"] / own)
-            if own is not None and peers and row["shape"].split()[1] != "f32":
-                of_peer.append(min(peers.values()) / own)
+    for row, phase in product(record["rows"], PHASE_WORDS):
+        times = jax_times(row[phase])
+        own, peers = times.get("dnnffi.jax"), _jax_peers(times)
+        if own is not None and "plan" in times:
+            of_plan.append(times["plan"] / own)
+        if own is not None and peers and row["shape"].split()[1] != "f32":
+            of_peer.append(min(peers) / own)
+    aims = {
+        "the captured plan": (0.97, of_plan),
+        "JAX's fastest, float16 and bfloat16": (1.0, of_peer),
+    }
     yield [
         {
             "Against": words,
@@ -599,10 +571,7 @@ def jax_aims(record: Record) -> Iterator[Block]:
             "Lowest": fixed(min(found, default=None), 2),
             "Reached": f"{sum(ratio >= aim for ratio in found)} of {len(found)}",
         }
-        for words, aim, found in (
-            ("the captured plan", 0.97, of_plan),
-            ("JAX's fastest, float16 and bfloat16", 1.0, of_peer),
-        )
+        for words, (aim, found) in aims.items()
     ]
     least = sorted({f"{1e3 * row['nothing']:.0f}" for row in record["rows"]}, key=int)
     took = f"from {least[0]} to {least[-1]}" if len(least) > 1 else least[0]
@@ -624,8 +593,8 @@ def jax_scans(times: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _jax_peers(times: Mapping[str, float]) -> dict[str, float]:
-    return {name: ms for name, ms in times.items() if name not in ("dnnffi.jax", "plan")}
+def _jax_peers(times: Mapping[str, float]) -> list[float]:
+    return [ms for name, ms in times.items() if name not in ("dnnffi.jax", "plan")]
 
 
 @shows("bench_jax.json")
@@ -649,7 +618,7 @@ def _jax_network(shape: str, times: Mapping[str, float]) -> dict[str, str]:
         "Scan, unrolled": f"{scans[steps]:.3f} ({steps})" if steps else NOT_MEASURED,
         "Flax": fixed(times.get("flax"), 3),
         "jax.experimental.rnn": fixed(times.get("jax.experimental.rnn"), 3),
-        "Fastest peer / dnnffi.jax": fixed(min(peers.values()) / own if own and peers else None, 2),
+        "Fastest peer / dnnffi.jax": fixed(min(peers) / own if own and peers else None, 2),
     }
 
 

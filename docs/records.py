@@ -107,11 +107,6 @@ def fixed(value: float | None, digits: int) -> str:
     return NOT_MEASURED if value is None else f"{value:.{digits}f}"
 
 
-def yes_or_no(is_reached: bool | None) -> str:
-    """Return the word for an aim that is reached or not; None was not measured."""
-    return {None: "-", True: "yes", False: "no"}[is_reached]
-
-
 def mean_of(values: Iterable[float]) -> float | None:
     """Return the geometric mean; None if there is no value."""
     found = list(values)
