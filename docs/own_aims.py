@@ -6,7 +6,7 @@ several records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import product
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
@@ -53,10 +53,12 @@ class Line(NamedTuple):
     @property
     def aim(self) -> str:
         """Return the aim in words."""
-        parts = [] if self.mean is None else [_both(self.mean)]
-        if self.least is not None:
-            parts.append(f"none below {_both(self.least)}")
-        return ", ".join(parts)
+        aims = {"": self.mean, "none below ": self.least}
+        return ", ".join(
+            words + "; ".join(f"{value:g}" for value in dict.fromkeys(pair))
+            for words, pair in aims.items()
+            if pair is not None
+        )
 
     def measured(self, found: Ratios, num_shapes: int) -> str:
         """Return in words the ratios that were measured on some of ``num_shapes`` shapes."""
@@ -80,29 +82,15 @@ class Line(NamedTuple):
         return "yes" if enough and none_below else "no"
 
 
-def _both(pair: tuple[float, float]) -> str:
-    return "; ".join(f"{value:g}" for value in dict.fromkeys(pair))
-
-
 def _named(name: str) -> Callable[[Figures], bool]:
     return lambda shape: shape["name"] == name
 
 
-def _is_chosen(shape: Figures) -> bool:
-    return "random" not in shape["sets"]
-
-
-def _is_large(shape: Figures) -> bool:
-    sizes = 1024 <= shape["hidden_size"] <= 2816 and 8 <= shape["batch"] <= 64
-    return _is_chosen(shape) and sizes and shape["dtype"] == "float16"
-
-
-def _is_single_row(shape: Figures) -> bool:
-    return _is_chosen(shape) and shape["batch"] == 1 and shape["steps"] == 1000
-
-
-def _is_deep(shape: Figures) -> bool:
-    return _is_chosen(shape) and shape["layers"] in (2, 4) and 100 <= shape["steps"] <= 500
+def _chosen(**ranges: Container[Any]) -> Callable[[Figures], bool]:
+    """Return whether a shape was not drawn at random and has its fields in ``ranges``."""
+    return lambda shape: (
+        "random" not in shape["sets"] and all(shape[name] in ranges[name] for name in ranges)
+    )
 
 
 LINES = (
@@ -110,9 +98,18 @@ LINES = (
     Line("LSTM float32 (TF32), the same sizes", _named("lstm f32 100 64 512 512 1 uni"), (3, 2.8)),
     Line("GRU f16, the same sizes", _named("gru f16 100 64 512 512 1 uni"), (3, 3)),
     Line("LSTM f16, T 150, B 64, H 256", _named("lstm f16 150 64 256 256 1 uni"), (5, 4.5)),
-    Line("f16, H from 1024 to 2816, B from 8 to 64", _is_large, (2, 2), (1.3, 1.3)),
-    Line("B 1, T 1000, H 128 and 256", _is_single_row, (5, 5)),
-    Line("2 and 4 layers, T from 100 to 500", _is_deep, (2.5, 2.5)),
+    Line(
+        "f16, H from 1024 to 2816, B from 8 to 64",
+        _chosen(hidden_size=range(1024, 2817), batch=range(8, 65), dtype=["float16"]),
+        mean=(2, 2),
+        least=(1.3, 1.3),
+    ),
+    Line("B 1, T 1000, H 128 and 256", _chosen(batch=[1], steps=[1000]), (5, 5)),
+    Line(
+        "2 and 4 layers, T from 100 to 500",
+        _chosen(layers=[2, 4], steps=range(100, 501)),
+        mean=(2.5, 2.5),
+    ),
     Line("the set performance, rows of equal length", is_compared, (2.5, 2.3)),
     Line("20 networks drawn at random", lambda shape: "random" in shape["sets"], (2.5, 2.3)),
     Line("any of these", lambda shape: True, None, (0.97, 0.97)),
@@ -137,34 +134,22 @@ def aim_rows(records: Sequence[Figures], jax: Figures, steps: Figures) -> Rows:
 
     ``records`` are of the benchmark, ``jax`` of its scans, ``steps`` of benchmarks/own_steps.py.
     """
-    ratios = {phase: speedups(records, phase, jax) for phase in PHASE_WORDS}
+    ratios = [speedups(records, phase, jax) for phase in PHASE_WORDS]
+    known = [shape for record in records for shape in record["shapes"]]
     rows = []
     for line in LINES:
-        shapes = {
-            shape["name"]: shape
-            for record in records
-            for shape in record["shapes"]
-            if line.takes(shape)
-        }
-        found = [
-            {name: by_name[name] for name in shapes if name in by_name}
-            for by_name in ratios.values()
-        ]
+        shapes = {shape["name"]: shape for shape in known if line.takes(shape)}
+        found = [{name: by_name[name] for name in shapes if name in by_name} for by_name in ratios]
         lowest = min(found[0], key=found[0].__getitem__, default=None)
-        rows.append(
-            {"What": line.words, "Aim": line.aim}
-            | {
-                words.capitalize(): line.measured(one, len(shapes))
-                for words, one in zip(PHASE_WORDS.values(), found, strict=True)
-            }
-            | {
-                "Reached": "; ".join(line.reached(one, phase) for phase, one in enumerate(found)),
-                "Inference at the device's limit": at_limit(list(shapes.values()), steps),
-                "A step of the lowest in inference, µs: from L2, in shared memory": (
-                    "-" if lowest is None else step_of(shapes[lowest], steps)
-                ),
-            }
+        row = {"What": line.words, "Aim": line.aim}
+        for words, one in zip(PHASE_WORDS.values(), found, strict=True):
+            row[words.capitalize()] = line.measured(one, len(shapes))
+        row["Reached"] = "; ".join(line.reached(one, phase) for phase, one in enumerate(found))
+        row["Inference at the device's limit"] = at_limit(list(shapes.values()), steps)
+        row["A step of the lowest in inference, µs: from L2, in shared memory"] = (
+            "-" if lowest is None else step_of(shapes[lowest], steps)
         )
+        rows.append(row)
     return rows
 
 
