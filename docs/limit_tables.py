@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,19 +17,14 @@ from dnnffi.backends.vendor.limits import Limits, limit_of
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv import RANKS, ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
-from dnnffi.spec.conv_problem import (
-    BACKWARD_DATA,
-    BACKWARD_WEIGHTS,
-    FORWARD,
-    OPERATIONS,
-    ConvProblem,
-)
+from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_LAST
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+NONE: Mapping[str, Any] = MappingProxyType({})
 NO_LIMIT = "no limit"
 
 
@@ -49,7 +44,7 @@ def network(
     steps: int = 3,
     batch: int = 2,
     lengths: Any = None,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any] = NONE,
     training: bool = False,
     has_resets: bool = False,
     has_device_lengths: bool = False,
@@ -118,14 +113,15 @@ CONV_BACKENDS = {name: backend for name, backend in BACKENDS.items() if backend.
 """The backends that have convolutions."""
 
 
-def present(limits: Mapping[str, Limits[Any] | None]) -> dict[str, Limits[Any]]:
-    """Return the limits of the backends of which a question can be asked."""
-    return {name: found for name, found in limits.items() if found is not None}
-
-
-LIMITS = present({name: one.conv_limits for name, one in CONV_BACKENDS.items()})
-FUSION = present({name: one.fusion_limits for name, one in CONV_BACKENDS.items()})
-SUMS = present({name: one.bias_gradient_limits for name, one in CONV_BACKENDS.items()})
+LIMITS, FUSION, SUMS = (
+    {
+        name: found
+        for name, one in CONV_BACKENDS.items()
+        if (found := getattr(one, field)) is not None
+    }
+    for field in ("conv_limits", "fusion_limits", "bias_gradient_limits")
+)
+"""The limits of the backends of which a question can be asked."""
 
 # The cells where no limit is exceeded and the code does not know that the answer is "yes".
 IF_THERE_IS = dict.fromkeys(FUSION, "if the library has a kernel")
@@ -142,29 +138,26 @@ class ConvRow(NamedTuple):
     words: str
     asked: tuple[Any, ...]
     limits: Mapping[str, Limits[Any]] = LIMITS
-    otherwise: Mapping[str, str] = MappingProxyType({})
+    otherwise: Mapping[str, str] = NONE
 
 
 def convs(
     *operations: str,
-    ranks: tuple[int, ...] = (2,),
+    ranks: Sequence[int] = (2,),
     batch: int = 2,
-    options: Mapping[str, Any] = MappingProxyType({}),
-    more: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any] = NONE,
+    more: Mapping[str, Any] = NONE,
     layout: str = "channels_first",
     **spec: Any,
 ) -> tuple[ConvProblem, ...]:
     """Return small problems, of all operations unless some are named, in each rank."""
+    more = {"layout": layout, "options": ConvOptions(**options), **more}
     made = []
     for rank in ranks:
         fields = {"in_channels": 4, "out_channels": 4, "kernel": (3,) * rank, "padding": 1}
         one = ConvSpec(**fields | spec)
         shape = one.x_shape(batch, (5, 6, 7)[-rank:])
-        asked = ConvOptions(**options)
-        made += [
-            ConvProblem.of(operation, one, shape, layout=layout, options=asked, **more)
-            for operation in operations or OPERATIONS
-        ]
+        made += [ConvProblem.of(each, one, shape, **more) for each in operations or OPERATIONS]
     return tuple(made)
 
 
@@ -185,8 +178,8 @@ def option(words: str, **options: Any) -> ConvRow:
 
 CONV_ROWS = (
     ConvRow("Forward, in one to three dimensions", convs(FORWARD, ranks=RANKS)),
-    ConvRow("Backward data, in one to three dimensions", convs(BACKWARD_DATA, ranks=RANKS)),
-    ConvRow("Backward weights, in one to three dimensions", convs(BACKWARD_WEIGHTS, ranks=RANKS)),
+    ConvRow("Backward data, in one to three dimensions", convs("backward_data", ranks=RANKS)),
+    ConvRow("Backward weights, in one to three dimensions", convs("backward_weights", ranks=RANKS)),
     ConvRow("Groups", convs(groups=2)),
     ConvRow("Depthwise", convs(groups=4)),
     ConvRow("Stride", convs(stride=2)),
