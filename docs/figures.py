@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from records import DOCS, Block, Html, Record, shows
+from records import DOCS, Block, Html, Record, grouped, shows
 
 from dnnffi.bench.shapes import FASTRNNS, SHORT, Shape
 from dnnffi.bench.streams import model as stream_model
@@ -42,20 +42,18 @@ class Colour(NamedTuple):
     dark: str
 
 
-TEXT = Colour("--figure-text", "#1f2328", "#e6edf3")
-MUTED = Colour("--figure-muted", "#57606a", "#9ea7b3")
-GRID = Colour("--figure-grid", "#d0d7de", "#3d444d")
-BACKGROUND = Colour("--figure-background", "#ffffff", "#0d1117")
-PANEL = Colour("--figure-panel", "#f6f8fa", "#161b22")
-HIGHLIGHT = Colour("--figure-highlight", "#ddf4ff", "#12304f")
-OURS = Colour("--figure-dnnffi", "#1f6feb", "#4493f8")
-TORCH = Colour("--figure-torch", "#c9510c", "#f0883e")
-TORCH_GRAPH = Colour("--figure-torch-2", "#e6a574", "#a8703f")
-JAX = Colour("--figure-jax", "#4d7f3e", "#7fb36d")
-JAX_SCAN = Colour("--figure-jax-2", "#a3c496", "#567a4a")
 COLOURS = (
-    *(TEXT, MUTED, GRID, BACKGROUND, PANEL, HIGHLIGHT),
-    *(OURS, TORCH, TORCH_GRAPH, JAX, JAX_SCAN),
+    TEXT := Colour("--figure-text", "#1f2328", "#e6edf3"),
+    MUTED := Colour("--figure-muted", "#57606a", "#9ea7b3"),
+    GRID := Colour("--figure-grid", "#d0d7de", "#3d444d"),
+    BACKGROUND := Colour("--figure-background", "#ffffff", "#0d1117"),
+    PANEL := Colour("--figure-panel", "#f6f8fa", "#161b22"),
+    HIGHLIGHT := Colour("--figure-highlight", "#ddf4ff", "#12304f"),
+    OURS := Colour("--figure-dnnffi", "#1f6feb", "#4493f8"),
+    TORCH := Colour("--figure-torch", "#c9510c", "#f0883e"),
+    TORCH_GRAPH := Colour("--figure-torch-2", "#e6a574", "#a8703f"),
+    JAX := Colour("--figure-jax", "#4d7f3e", "#7fb36d"),
+    JAX_SCAN := Colour("--figure-jax-2", "#a3c496", "#567a4a"),
 )
 
 MODELS = {  # with their colours, dnnffi's first
@@ -163,8 +161,10 @@ def speed(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
             bars = tuple((one, ms, f"{ms:.2f}") for one, ms in times.items() if ms is not None)
             if times[FUNCTIONS] is not None:
                 groups.append(Group(words_of(shape), words, bars))
+    ((batch, hidden, dtype),) = {(one.batch, one.hidden_size, one.dtype) for one in FASTRNNS}
+    title = f"Milliseconds of a call: batch of {batch}, hidden size {hidden}, {dtype}"
     below = [*summary(record), machine(record)]
-    return _bars(groups, MODELS, title(), below, layout) if groups else None
+    return _bars(groups, MODELS, title, below, layout) if groups else None
 
 
 def streams(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
@@ -173,11 +173,8 @@ def streams(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     The bars of a stream are scaled to its longest one: times of streams differ by a factor of 100.
     """
     times = {model: report.figures(record, model) for model in STREAM_MODELS}
-    shown = [
-        name
-        for name in report.streams_of(record, "everyday")
-        if name in times[stream_model.FUNCTIONS]
-    ]
+    names = report.streams_of(record, "everyday")
+    shown = [name for name in names if name in times[stream_model.FUNCTIONS]]
     shapes = {shape["name"]: shape for shape in record["shapes"]}
     groups = []
     for name in shown:
@@ -223,15 +220,15 @@ def _bars(
             places, lengths, labels = zip(*bars[model], strict=True)
             drawn = axes.barh(places, lengths, 0.82, color=colour, label=words)
             axes.bar_label(drawn, labels, padding=4)
-    names, phases = [group.name for group in groups], [group.phase for group in groups]
     if layout.is_narrow:
         beside = {"transform": axes.get_yaxis_transform(), "va": "center", "size": SMALL}
-        for middle, name, phase in zip(middles, names, phases, strict=True):
-            axes.text(0, middle - 0.6, name, weight="bold", **beside)
-            axes.text(0, middle + 0.3, phase, **beside)
+        for middle, group in zip(middles, groups, strict=True):
+            axes.text(0, middle - 0.6, group.name, weight="bold", **beside)
+            axes.text(0, middle + 0.3, group.phase, **beside)
         axes.set_yticks([])
     else:
         # Two ticks a group: the lines of one text are aligned in Matplotlib's font only.
+        names, phases = [group.name for group in groups], [group.phase for group in groups]
         axes.set_yticks([middle - 0.45 for middle in middles], names, weight="bold")
         axes.set_yticks([middle + 0.45 for middle in middles], phases, minor=True)
     # The first group on top.
@@ -288,13 +285,6 @@ def stream_means(record: Mapping[str, Any], names: Sequence[str]) -> Iterator[st
             )
 
 
-def title() -> str:
-    """Return the title of the figure, with the sizes that all shapes share."""
-    (sizes,) = {(shape.batch, shape.hidden_size, shape.dtype) for shape in FASTRNNS}
-    batch, hidden, dtype = sizes
-    return f"Milliseconds of a call: batch of {batch}, hidden size {hidden}, {dtype}"
-
-
 def words_of(shape: Shape) -> str:
     """Return a shape of fastrnns as people say it."""
     steps = f"{shape.steps} steps"
@@ -337,7 +327,7 @@ PRECISIONS = {"float16": "float16", "float32": "float32, products in TF32"}
 @rc_context(fname=STYLE)
 def steps(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     """Draw microseconds of an LSTM's step over its hidden size, a panel by dtype and batch."""
-    kinds = list(dict.fromkeys((row["dtype"], row["batch"]) for row in record["rows"]))
+    kinds = grouped(record["rows"], "dtype", "batch")
     if not kinds:
         return None
     across = 1 if layout.is_narrow else len({batch for _, batch in kinds})
@@ -345,8 +335,7 @@ def steps(record: Mapping[str, Any], layout: Layout = WIDE) -> Figure | None:
     height = 1.5 + 2 * down if layout.is_narrow else 0.9 + 2.5 * down
     figure = Figure((layout.width, height), layout="constrained")
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for axes, (dtype, batch) in zip(panels.flat, sorted(kinds), strict=False):
-        rows = [row for row in record["rows"] if (row["dtype"], row["batch"]) == (dtype, batch)]
+    for axes, ((dtype, batch), rows) in zip(panels.flat, sorted(kinds.items()), strict=False):
         for key, (words, look) in STEP_LINES.items():
             points = [(row["hidden_size"], _microseconds(row[key])) for row in rows]
             points = [(hidden, taken) for hidden, taken in points if taken]

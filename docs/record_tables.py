@@ -41,6 +41,7 @@ from dnnffi.bench.summary import (
     OURS,
     PHASE_WORDS,
     RAW,
+    compare,
     compared_shapes,
     figures,
     targets,
@@ -247,8 +248,8 @@ def _aims(found: Iterable[Sequence[Any]], *heads: str) -> Rows:
 @shows("bench_rnn.json")
 def bench_targets(record: Record) -> Iterator[Block]:
     """Yield the aims for networks on an H200, and what was measured."""
-    figures = ("dnnffi", "Reached", "cuDNN alone", "The functions")
-    yield _aims(targets(record), "What", "Against", "Aim", *figures)
+    heads = ("What", "Against", "Aim", "dnnffi", "Reached", "cuDNN alone", "The functions")
+    yield _aims(targets(record), *heads)
 
 
 @shows("stream.json")
@@ -335,10 +336,9 @@ def bench_gain(record: Record) -> Iterator[Block]:
     if len(compared) < len(names):
         title += f", {len(compared)} shapes of the set performance with rows of equal length"
     last = {"Shape": title} | dict.fromkeys(columns, "")
-    for words in PHASE_WORDS.values():
-        gains, digits = columns[f"{words}, ratio"]
-        mean = mean_of(gains[name] for name in compared if name in gains)
-        last[f"{words}, ratio"] = fixed(mean, digits)
+    for phase, words in PHASE_WORDS.items():
+        found = compare(record, CAPTURED, RAW, phase, compared)
+        last[f"{words}, ratio"] = fixed(found and found.mean, 2)
     yield [*table_of(names, columns, "Shape"), last]
     yield record.conditions()
 
