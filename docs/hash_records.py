@@ -15,10 +15,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -65,42 +67,32 @@ def parts_by_hash(wanted: set[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def machines(record: Any) -> Iterator[dict[str, Any]]:
-    """Yield each dictionary of a record that says where something was measured."""
-    if isinstance(record, dict):
-        if "src_sha256" in record:
-            yield record
-        for value in record.values():
-            yield from machines(value)
+def with_parts(
+    entries: dict[str, Any], name: str, known: Mapping[str, dict[str, str]]
+) -> dict[str, Any]:
+    """Return a dictionary of the record ``name`` with the hashes of the parts after the whole one.
 
-
-def with_parts(machine: dict[str, Any], parts: dict[str, str] | None) -> dict[str, Any]:
-    """Return the entries of a machine; the hashes of the parts follow that of the whole source."""
-    entries: dict[str, Any] = {}
-    for name, value in machine.items():
-        if name != "source":
-            entries[name] = value
-        if name == "src_sha256":
-            entries["source"] = parts
-    return entries
+    Dictionaries that do not say where something was measured stay as they are.
+    """
+    found: dict[str, Any] = {}
+    for key, value in entries.items():
+        if key != "source" or "src_sha256" not in entries:
+            found[key] = value
+        if key == "src_sha256":
+            found["source"] = known.get(value, entries.get("source"))
+            if found["source"] is None:
+                print(f"{name}: no commit has its source, {value[:8]}")
+    return found
 
 
 def main() -> int:
     """Write the hashes into all records."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(RECORDS.glob("*.json"))}
-    records = {path: json.loads(text) for path, text in texts.items()}
-    wanted = {one["src_sha256"] for record in records.values() for one in machines(record)}
-    known = parts_by_hash(wanted)
-    for path, record in records.items():
-        for machine in list(machines(record)):
-            entries = with_parts(machine, known.get(machine["src_sha256"], machine.get("source")))
-            machine.clear()
-            machine.update(entries)
-            if entries["source"] is None:
-                print(f"{path.name}: no commit has its source, {machine['src_sha256'][:8]}")
+    known = parts_by_hash(set(re.findall(r'"src_sha256": "(\w+)"', "".join(texts.values()))))
+    for path, text in texts.items():
+        record = json.loads(text, object_hook=partial(with_parts, name=path.name, known=known))
         # Each tool writes with an indentation of its own.
-        indent = 2 if texts[path].startswith("{\n  ") else 1
-        files.write_json(path, record, indent=indent)
+        files.write_json(path, record, indent=2 if text.startswith("{\n  ") else 1)
     return 0
 
 
