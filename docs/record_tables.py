@@ -180,7 +180,6 @@ def voice_activity(record: Record) -> Iterator[Block]:
 @shows("bench_vulkan.json")
 def vulkan_bench(record: Record) -> Iterator[Block]:
     """Yield the time of each call on Vulkan, its parts, and the bounds of the adapter."""
-    rows = record["rows"]
     yield [
         {
             "Problem": row["problem"],
@@ -190,41 +189,33 @@ def vulkan_bench(record: Record) -> Iterator[Block]:
                 f"{ms / row['median_ms']['reference']:.2f} "
                 f"({row['least_ms'][call] / row['least_ms']['reference']:.2f})"
             ),
-            "Bound, ms": f"{row['bound_ms'][call]:.2f}" if call in row.get("bound_ms", ()) else "",
-            "Dispatches": str(row.get("dispatches", {}).get(call, "")),
+            "Bound, ms": f"{row['bound_ms'][call]:.2f}" if call in row["bound_ms"] else "",
+            "Dispatches": str(row["dispatches"].get(call, "")),
             "Submissions": str(row["submissions"]) if call == "auto" else "",
         }
-        for row in rows
+        for row in record["rows"]
         for call, ms in row["median_ms"].items()
     ]
     parts = ("Prepare", "Submit", "Wait", "Results")
-    timed = {row["problem"]: row["parts_us"] for row in rows if "parts_us" in row}
-    if timed:
-        yield [
-            {"Network": problem} | {part: f"{us[part.lower()]:,.0f}" for part in parts}
-            for problem, us in timed.items()
-        ]
-    yield vulkan_bounds(record.get("bounds")) + record.conditions()
+    yield [
+        {"Network": row["problem"]}
+        | {part: f"{row['parts_us'][part.lower()]:,.0f}" for part in parts}
+        for row in record["rows"]
+    ]
+    yield f"{vulkan_bounds(record['bounds'])} {record.conditions()}"
 
 
-def vulkan_bounds(bounds: Mapping[str, Any] | None) -> str:
-    """Return the measured bounds of an adapter in sentences; empty without them."""
-    if bounds is None:
-        return ""
-    text = (
+def vulkan_bounds(bounds: Mapping[str, Any]) -> str:
+    """Return the measured bounds of an adapter in sentences."""
+    num_threads = bounds["copy_threads"]
+    by_all = f", by {num_threads} threads in {bounds['copy_ms']:.2f} ms" if num_threads > 1 else ""
+    return (
         f"Kernels that do nothing else: {bounds['gflops']:,.0f} GFLOP/s; a dispatch after another "
         f"takes {bounds['dispatch_us']:.1f} µs, a submission that is waited for "
-        f"{bounds['submission_us']:.0f} µs"
+        f"{bounds['submission_us']:.0f} µs ({bounds['submission_wgpu_py_us']:.0f} µs by wgpu-py's "
+        f"thread, {bounds['submission_asleep_us']:.0f} µs where the caller sleeps). 13 MB are "
+        f"copied out of mapped memory in {bounds['copy_one_thread_ms']:.2f} ms{by_all}."
     )
-    if "submission_asleep_us" in bounds:
-        text += (
-            f" ({bounds['submission_wgpu_py_us']:.0f} µs by wgpu-py's thread, "
-            f"{bounds['submission_asleep_us']:.0f} µs where the caller sleeps). 13 MB are copied "
-            f"out of mapped memory in {bounds['copy_one_thread_ms']:.2f} ms"
-        )
-        if bounds["copy_threads"] > 1:
-            text += f", by {bounds['copy_threads']} threads in {bounds['copy_ms']:.2f} ms"
-    return f"{text}. "
 
 
 AIM_WORDS = {
