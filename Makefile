@@ -170,14 +170,16 @@ check-headers: $(dev) ## Compile the C text against the vendors' headers (VENDOR
 cuda_tools := build/cuda
 ifneq ($(strip $(VENV)),)
   cuda_installed := $(cuda_tools)/.installed
-  with_cuda_tools := PATH="$(CURDIR)/$(cuda_tools)/clang_format/data/bin:$$PATH" \
+  cuda_path := $(CURDIR)/$(cuda_tools)/clang_format/data/bin:$(CURDIR)/$(cuda_tools)/nvidia/cu13/bin
+  with_cuda_tools := PATH="$(cuda_path):$$PATH" \
 	DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(cuda_tools)/nvidia/cu13/lib/libnvrtc.so.13
 endif
 CUDA_FILES = $(shell find src/dnnffi/backends/own -name '*.cu' -o -name '*.cuh')
 
-cuda-check: $(dev) $(cuda_installed) ## Compile dnnffi's kernels without a GPU; compare registers and spills with a record
+cuda-check: $(dev) $(cuda_installed) ## Compile dnnffi's kernels without a GPU; compare registers with a record, find early waits
 	$(with_cuda_tools) clang-format --dry-run --Werror $(CUDA_FILES)
 	$(with_cuda_tools) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
+	$(with_cuda_tools) $(run) tests/early_waits.py
 
 $(cuda_tools)/.installed: $(dev) .ci/cuda.txt
 	@echo "Installing .ci/cuda.txt into $(cuda_tools)"
