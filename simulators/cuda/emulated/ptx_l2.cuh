@@ -19,6 +19,11 @@ DEVICE void load_word_if(bool wanted, uint4 &word, const uint4 *at)
 
 DEVICE void store_word(uint4 *at, uint4 word) { device_store(at, &word); }
 
+DEVICE void load_flag_if(bool wanted, u32 &flag, const unsigned char *at)
+{
+    if (wanted) flag = *at;
+}
+
 DEVICE void prefetch(const void *) {}
 
 using Policy = int;

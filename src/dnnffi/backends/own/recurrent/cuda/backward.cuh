@@ -13,6 +13,7 @@
 #include "cells.cuh"
 #include "params.cuh"
 #include "pass.cuh"
+#include "ptx_shared.cuh"
 #include "resets.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
@@ -165,9 +166,10 @@ DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 
     }
 }
 
-/* The kernel's body. `memory` is the shared memory of the block. */
-template <class Product, class Exchange> DEVICE void run_backward(const BackwardParams &params, uint4 *memory)
+/* The kernel's body, with the shared memory of the block. */
+template <class Product, class Exchange> DEVICE void run_backward(const BackwardParams &params, uint4 *shared)
 {
+    uint4 *const memory = retained_shared(shared);
     const Block block(params.groups, params.first_group);
     const RowLayout layout(params, block.direction);
     const Extent extent = extent_of(params, block, layout);
@@ -200,7 +202,6 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                 inputs.read_all(slot, block.warp, block.lane);
-                replaced.load(resets, layout, step - 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
@@ -228,6 +229,9 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                 if (!task.there) continue;
                 const int unit = block.rank * UNITS + task.unit;
                 Element stored[SAVED];
+                float sums_of_h[CELLS]; /* read before a cell is written, as in the forward pass */
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) partials.add_up(&sums_of_h[e], task, e);
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     const int row = block.first_row + sub * ROWS + task.row + e;
@@ -235,8 +239,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     const int length = cells.length[sub][i][e];
                     /* Computed in the two turns that read it. */
                     const auto at = [&] { return state + (long long)layout.caller_row(row) * HIDDEN + unit; };
-                    float of_h;
-                    partials.add_up(&of_h, task, e);
+                    float of_h = sums_of_h[e];
                     float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
                     if constexpr (RESETS) {
                         const bool is_border = replaced.at(sub, i, e, layout, step, length);
@@ -292,10 +295,10 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
 
             /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results
                of the turn before are stored here. */
+            replaced.advance(resets, layout, step, sub, cells.length);
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(turn, sub);
             ring.settle(sub);
-            replaced.settle(sub);
             if (turn < num_steps) exchange.scatter(turn, sub, weights);
         }
     }

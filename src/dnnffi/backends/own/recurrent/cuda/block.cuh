@@ -37,10 +37,11 @@ struct Block
     DEVICE Block(int groups, int first_group)
         : warp(retained(threadIdx.x / 32)), lane(retained(threadIdx.x % 32)),
           rank(retained(blockIdx.x % BLOCKS)), order(LAYERS > 1 ? blockIdx.x / BLOCKS % LAYERS : 0),
-          group(blockIdx.x / (BLOCKS * LAYERS)), number(first_group + group), direction(number / groups),
-          first_row(number % groups * SUBTILES * ROWS), state_number(LAYERS == 1 ? direction
-                                                                     : BACKWARD  ? LAYERS - 1 - order
-                                                                                 : order)
+          group(retained(blockIdx.x / (BLOCKS * LAYERS))), number(first_group + group),
+          direction(number / groups), first_row(number % groups * SUBTILES * ROWS),
+          state_number(LAYERS == 1 ? direction
+                       : BACKWARD  ? LAYERS - 1 - order
+                                   : order)
     {
     }
 };

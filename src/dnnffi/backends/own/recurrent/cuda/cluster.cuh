@@ -36,6 +36,7 @@ struct Arrivals
     int own, other; /* bytes of its layer, and of the one that it reads */
     int receipts;   /* bytes of the layer that reads it */
     int last_phase; /* has nothing of another layer */
+    int thread = retained(threadIdx.x);
 
     DEVICE u32 of(int phase) const { return first + 8 * (phase & 1); }
 
@@ -49,10 +50,10 @@ struct Arrivals
 
     DEVICE void begin() const
     {
-        if (threadIdx.x == 0)
+        if (thread == 0)
             for (int phase = 0; phase < 2; phase++) begin_barrier(of(phase));
         __syncwarp(); /* a warp begins a barrier as one, by its machine code; a thread arrives */
-        if (threadIdx.x == 0)
+        if (thread == 0)
             for (int phase = 0; phase < 2; phase++) expect_bytes(of(phase), bytes(phase));
         sync_cluster();
     }
@@ -71,7 +72,7 @@ struct Arrivals
     /* Behind that: says what the phase after the next one counts. */
     DEVICE void expect(int phase) const
     {
-        if (threadIdx.x == 0) expect_bytes(of(phase), bytes(phase + 2));
+        if (thread == 0) expect_bytes(of(phase), bytes(phase + 2));
     }
 };
 

@@ -237,9 +237,11 @@ DEVICE u32 opaque(u32 value)
     return value;
 }
 
-/* Registers of weights and sums of a thread. Where they leave room, what every step uses is computed once. */
+/* Registers of a thread: all that it can have, and those of weights and sums. Where these leave 100, what every
+   step uses is computed once. */
+constexpr int MAX_REGISTERS = THREADS <= 256 ? 255 : 65536 / THREADS;
 constexpr int HELD_REGISTERS = FMA ? 0 : 4 * WARP_TILES * (2 * K_REGISTERS + COLUMNS);
-constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS <= 96;
+constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what
    is sent of it. */

@@ -98,14 +98,18 @@ template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
     return word;
 }
 
-/* The same, and NaN in each 32 bits if words are `late`, for words that are multiplied in the registers where
-   they arrived. Each element takes an instruction: after `untagged` alone the compiler keeps one in another
-   register, and copies it there right after the load, which waits for the word before other loads are
-   issued. */
-DEVICE uint4 received(uint4 word, bool late)
+/* The same, and NaN in the last elements if words are `late`, for words that are COPIED to shared memory or
+   else multiplied where they arrived. Elements that one instruction reads together, the four of a copy or the
+   last two of a product, take an instruction each, and so registers of their own: with one on the last
+   element alone the compiler may keep that in another register, and copy it there right after the load, which
+   waits for the word before other loads are issued. */
+template <bool COPIED> DEVICE uint4 received(uint4 word, bool late)
 {
     const u32 missing = late ? NAN_BITS<> : 0;
-    return make_uint4(word.x | missing, word.y | missing, word.z | missing, (word.w & ~TAG<>) | missing);
+    if constexpr (COPIED) word.x |= missing, word.y |= missing;
+    word.z |= missing;
+    word.w = (word.w & ~TAG<>) | missing;
+    return word;
 }
 
 /* The replacement of a word that never arrived: NaN in each 32 bits. */

@@ -29,6 +29,7 @@ struct L2AllGather : ExchangeDefaults
     int rank, order, steps;
     uint4 *slots; /* of each sub-tile: two, or all of all LAYERS */
     uint4 *staged;
+    Gather::Place place;
     Tags tags; /* of the previous launch, found in this block's own words */
     bool late;
 
@@ -67,7 +68,7 @@ struct L2AllGather : ExchangeDefaults
     {
         const Source source{gathered(exchange, sub), other ? 0 : PART_WORDS * ROWS,
                             (own ? EXCHANGED : PART_WORDS) * ROWS};
-        return Gather(source, staged, tags.of(exchange));
+        return Gather(place, source, staged, tags.of(exchange));
     }
 
     /* Sends what a task has written into the array `array` of a slot: the words of a gate. */

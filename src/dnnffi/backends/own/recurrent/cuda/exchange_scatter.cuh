@@ -175,7 +175,8 @@ struct ReduceScatter : ExchangeDefaults
         if constexpr (TEAM > 1) {
             dnnffi::Sums sums;
             sums.fill(0);
-            StagedGather gather(Source{gathered(exchange), 0, 0}, staged, tags.of(exchange));
+            const Slice slice;
+            StagedGather gather(slice, Source{gathered(exchange), 0, 0}, staged, tags.of(exchange));
             gather.request();
             gather.receive(sums, weights, late);
             sums.total();

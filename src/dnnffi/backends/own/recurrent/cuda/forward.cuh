@@ -14,6 +14,7 @@
 #include "cells.cuh"
 #include "params.cuh"
 #include "pass.cuh"
+#include "ptx_shared.cuh"
 #include "resets.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
@@ -264,9 +265,10 @@ DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *sl
     } else exchange.put(number, task, stored);
 }
 
-/* The kernel's body. `memory` is the shared memory of the block. */
-template <class Product, class Exchange> DEVICE void run_forward(const ForwardParams &params, uint4 *memory)
+/* The kernel's body, with the shared memory of the block. */
+template <class Product, class Exchange> DEVICE void run_forward(const ForwardParams &params, uint4 *shared)
 {
+    uint4 *const memory = retained_shared(shared);
     const Block block(params.groups, params.first_group);
     const RowLayout layout(params, block.direction);
     const Extent extent = extent_of(params, block, layout);
@@ -317,7 +319,6 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             const auto load_inputs = [&] {
                 if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                 inputs.read_all(slot, block.order, block.warp, block.lane);
-                replaced.load(resets, layout, step + 1, sub, cells.length);
             };
             if (!STAGED) load_inputs();
             auto gather = exchange.gather(step, sub, block.order > 0, true);
@@ -345,19 +346,26 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 if (!task.there) continue;
                 Cell after[CELLS];
                 Element stored[CELLS];
+                float of_h[CELLS][OCTET_GATES], of_x[CELLS][GATES];
+                /* All cells are read before one is written, or the compiler computes them one after the other. */
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
-                    float of_h[OCTET_GATES], of_x[GATES];
-                    partials.add_up(of_h, task, e);
+                    partials.add_up(of_h[e], task, e);
 #pragma unroll
                     for (int gate = 0; gate < GATES; gate++)
-                        of_x[gate] = CROWDED ? ForwardInputs::read(slot, block.order, task, gate, e)
-                                             : inputs.of[i][gate][e];
+                        of_x[e][gate] = CROWDED ? ForwardInputs::read(slot, block.order, task, gate, e)
+                                                : inputs.of[i][gate][e];
+                }
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
                     const bool live = !PACKED || step < cells.length[sub][i][e];
-                    after[e] =
-                        cells.step(of_x, of_h, sub, i, e, step == 0, live, params.clip_low, params.clip_high);
+                    after[e] = cells.step(of_x[e], of_h[e], sub, i, e, step == 0, live, params.clip_low,
+                                          params.clip_high);
                     const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
                     stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
+                }
+#pragma unroll
+                for (int e = 0; e < CELLS; e++) {
                     if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
                     if constexpr (RESETS) {
                         const bool is_border = replaced.at(sub, i, e, layout, step, cells.length[sub][i][e]);
@@ -378,10 +386,10 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
 
             /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results
                of the step before are stored here. */
+            replaced.advance(resets, layout, step, sub, cells.length);
             if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
             else ring.advance(step, sub);
             ring.settle(sub);
-            replaced.settle(sub);
         }
     }
     if (!Exchange::HAS_SECOND_BARRIER) __syncthreads();

@@ -1,7 +1,7 @@
 #pragma once
 /* Gathering of words that a group exchanged through L2, in three variants: `StagedGather`, `ChunkedGather`,
    `RegisterGather`. `request` asks for the first words; `receive` waits for them, asks for the rest, and
-   multiplies. Other loads are issued between the two. */
+   multiplies. Other loads are issued between the two. A `Place` is found once for all steps. */
 
 #include "exchange_flags.cuh"
 #include "product_tensor_core.cuh"
@@ -33,8 +33,9 @@ struct Slice
     int number, thread, first, first_place; /* where the thread's first word is in a chunk, and is staged */
 
     DEVICE Slice()
-        : number(threadIdx.x / SLICE_THREADS), thread(threadIdx.x % SLICE_THREADS),
-          first(number * NEXT_WARP * STEP_WORDS + spread(thread)), first_place(place_of(first))
+        : number(retained(threadIdx.x / SLICE_THREADS)), thread(retained(threadIdx.x % SLICE_THREADS)),
+          first(retained(number * NEXT_WARP * STEP_WORDS + spread(thread))),
+          first_place(retained(place_of(first)))
     {
     }
 
@@ -88,29 +89,21 @@ struct Slice
     DEVICE static int place_of(int at) { return staged_at(at / ROWS, at % ROWS); }
 };
 
-/* Copies a word into shared memory with its tag, which `multiply_staged` removes: in a word without it, the
-   compiler keeps the last element in another register, and copies it there right after the load, which waits
-   for the word before other loads are issued. If words are `late`, its last element is NaN. */
-DEVICE void stage(uint4 *place, const uint4 &word, bool late)
-{
-    *place = word;
-    if (late) place->w = NAN_BITS<>;
-}
-
 /* Each slice gathers a step's words into shared memory. */
 struct StagedGather
 {
+    using Place = Slice;
     static constexpr int COUNT = CHUNK_LOADS < IN_FLIGHT ? CHUNK_LOADS : IN_FLIGHT;
 
     Source source;
     uint4 *staged;
     u32 tag;
-    Slice slice;
+    const Slice &slice;
     const uint4 *from; /* found once: polls follow each other fast */
     uint4 words[COUNT];
 
-    DEVICE StagedGather(const Source &source_, uint4 *staged_, u32 tag_)
-        : source(source_), staged(staged_), tag(tag_), from(slice.words(source_.first))
+    DEVICE StagedGather(const Slice &slice_, const Source &source_, uint4 *staged_, u32 tag_)
+        : source(source_), staged(staged_), tag(tag_), slice(slice_), from(slice.words(source_.first))
     {
     }
 
@@ -131,7 +124,7 @@ struct StagedGather
             wait_for_each<COUNT>(words, tag, late, [&](uint4 &word, int i) { request(word, first + i); });
 #pragma unroll
             for (int i = 0; i < COUNT; i++)
-                if (is_there(first + i)) stage(slice.place(staged, first + i), words[i], late);
+                if (is_there(first + i)) *slice.place(staged, first + i) = received<true>(words[i], late);
         }
         slice.sync();
         multiply_staged(sums, weights, staged);
@@ -154,17 +147,18 @@ struct StagedGather
    products of chunk c. Behind the last barrier, that of the block, partial sums may replace the words. */
 struct ChunkedGather
 {
+    using Place = Slice;
     static constexpr int FITTING = IN_FLIGHT / CHUNK_LOADS < 1 ? 1 : IN_FLIGHT / CHUNK_LOADS;
     static constexpr int AHEAD = FITTING < CHUNKS ? FITTING : CHUNKS;
 
     uint4 *staged;
     u32 tag;
-    Slice slice;
+    const Slice &slice;
     const uint4 *from;
     uint4 words[AHEAD][CHUNK_LOADS];
 
-    DEVICE ChunkedGather(const Source &source, uint4 *staged_, u32 tag_)
-        : staged(staged_), tag(tag_), from(slice.words(source.first))
+    DEVICE ChunkedGather(const Slice &slice_, const Source &source, uint4 *staged_, u32 tag_)
+        : staged(staged_), tag(tag_), slice(slice_), from(slice.words(source.first))
     {
     }
 
@@ -182,9 +176,12 @@ struct ChunkedGather
         for (int chunk = 0; chunk < CHUNKS; chunk++) {
             uint4 *mine = words[chunk % AHEAD], *place = staged + chunk % 2 * CHUNK_WORDS;
             wait_for_each<CHUNK_LOADS>(mine, tag, late, [&](uint4 &word, int i) { request(word, chunk, i); });
+            /* With a STREAM_RING, `received` was measured to be slower than the copies that it avoids. */
 #pragma unroll
             for (int i = 0; i < CHUNK_LOADS; i++)
-                if (slice.has(chunk, i)) stage(slice.place(place, i), mine[i], late);
+                if (slice.has(chunk, i))
+                    *slice.place(place, i) =
+                        STREAM_RING > 0 ? untagged(mine[i]) : received<true>(mine[i], late);
             /* The next chunk's words may not have been there yet when they were requested. */
             if (AHEAD > 1 && chunk + 1 < CHUNKS) {
                 uint4 *next = words[(chunk + 1) % AHEAD];
@@ -210,23 +207,34 @@ struct ChunkedGather
     }
 };
 
+/* The first word of k that a lane multiplies, and where it is for the lane's first row. */
+struct LanePlace
+{
+    int begin, first;
+
+    DEVICE LanePlace()
+        : begin(retained(threadIdx.x / 32 / TILE_WARPS * NEXT_WARP * 4 + threadIdx.x % 32 % 4)),
+          first(retained(begin * ROWS + threadIdx.x % 32 / 4))
+    {
+    }
+};
+
 /* Each warp gathers the words of its part of k into registers, a few steps ahead of the product. */
 struct RegisterGather
 {
+    using Place = LanePlace;
     static constexpr int FITTING = IN_FLIGHT / COLUMNS < 1 ? 1 : IN_FLIGHT / COLUMNS;
     static constexpr int STEPS = FITTING < WARP_K ? FITTING : WARP_K;
     static constexpr int COUNT = STEPS * COLUMNS, ROUNDS = (WARP_K + STEPS - 1) / STEPS;
 
     Source source;
     u32 tag;
-    int begin, first; /* the first word of k that the lane multiplies, and where it is for the first row */
+    const LanePlace &place;
     const uint4 *from;
     uint4 words[2][COUNT];
 
-    DEVICE RegisterGather(const Source &source_, uint4 *, u32 tag_)
-        : source(source_), tag(tag_),
-          begin(threadIdx.x / 32 / TILE_WARPS * NEXT_WARP * 4 + threadIdx.x % 32 % 4),
-          first(begin * ROWS + threadIdx.x % 32 / 4), from(source.first + first)
+    DEVICE RegisterGather(const LanePlace &place_, const Source &source_, uint4 *, u32 tag_)
+        : source(source_), tag(tag_), place(place_), from(source.first + place.first)
     {
     }
 
@@ -252,7 +260,7 @@ struct RegisterGather
                 if (round * STEPS + i < WARP_K) {
 #pragma unroll
                     for (int j = 0; j < COLUMNS; j++)
-                        mine[i * COLUMNS + j] = received(mine[i * COLUMNS + j], late);
+                        mine[i * COLUMNS + j] = received<false>(mine[i * COLUMNS + j], late);
                     sums.add(weights, round * STEPS + i, mine + i * COLUMNS);
                 }
         }
@@ -267,8 +275,9 @@ struct RegisterGather
     {
         constexpr bool ALWAYS = WHOLE && LAYERS == 1 && WARP_K % STEPS == 0;
         const bool there =
-            round * STEPS + i / COLUMNS < WARP_K && (WHOLE || begin + word(round, i) < EXCHANGED);
-        request_word<ALWAYS>(found, from + at(round, i), there && source.has(first + at(round, i)), tag);
+            round * STEPS + i / COLUMNS < WARP_K && (WHOLE || place.begin + word(round, i) < EXCHANGED);
+        request_word<ALWAYS>(found, from + at(round, i), there && source.has(place.first + at(round, i)),
+                             tag);
     }
 };
 

@@ -2,7 +2,6 @@
 /* The recurrent product of a step by tensor cores: gates x rows, summed over k. Each warp has some tiles of
    gates and a part of k; the partial sums of the parts are added up through shared memory. */
 
-#include "exchange_flags.cuh"
 #include "tasks.cuh"
 #include "weights.cuh"
 
@@ -93,7 +92,7 @@ struct Sums
     }
 };
 
-/* The products of what is staged of a chunk: words with tags, but in a CLUSTER. */
+/* The products of what is staged of a chunk. */
 DEVICE void multiply_staged(Sums &sums, Weights &weights, const uint4 *staged, int chunk = 0, int begin = 0,
                             int end = EXCHANGED)
 {
@@ -104,9 +103,7 @@ DEVICE void multiply_staged(Sums &sums, Weights &weights, const uint4 *staged, i
         const int word = weights.word + first_word(s);
         const bool there = CLUSTER && LAYERS > 1 ? word >= begin && word < end : WHOLE || word < EXCHANGED;
         const auto load = [&](int j) {
-            if (!there) return make_uint4(0, 0, 0, 0);
-            const uint4 found = from[first_word(i * CHUNKS) * ROWS + 8 * j];
-            return CLUSTER ? found : untagged(found);
+            return there ? from[first_word(i * CHUNKS) * ROWS + 8 * j] : make_uint4(0, 0, 0, 0);
         };
         if constexpr (CROWDED) {
             sums.add_few(weights, s, load);

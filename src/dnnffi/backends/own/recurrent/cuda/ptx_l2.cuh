@@ -38,6 +38,19 @@ DEVICE void store_word(uint4 *at, uint4 word)
                  : "memory");
 }
 
+/* A flag of one byte that a later step uses; `flag` stays as it is unless it is `wanted`. Of a plain load the
+   compiler makes a copy at the beginning of the next step, which waits for the load. */
+DEVICE void load_flag_if(bool wanted, u32 &flag, const unsigned char *at)
+{
+    asm volatile("{\n"
+                 "    .reg .pred wanted;\n"
+                 "    setp.ne.u32 wanted, %2, 0;\n"
+                 "    @wanted ld.global.u8 %0, [%1];\n"
+                 "}"
+                 : "+r"(flag)
+                 : "l"(at), "r"((u32)wanted));
+}
+
 /* Makes L2 fetch what lies there. */
 DEVICE void prefetch(const void *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 

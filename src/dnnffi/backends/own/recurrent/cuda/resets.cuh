@@ -7,6 +7,7 @@
 
 #include "block.cuh"
 #include "params.cuh"
+#include "ptx_l2.cuh"
 #include "ring.cuh"
 #include "tasks.cuh"
 
@@ -57,15 +58,16 @@ struct ResetLayout
 };
 
 /* The flags after a step of a thread's cells, and those after the next step of the pass, which are loaded
-   meanwhile: a step of a cluster takes no longer than a load. Of each cell the place of the flag is kept, since
-   its address takes longer to compute than the rest of what resets add to a step. */
+   meanwhile: a step may take no longer than a load. What a multiprocessor reads comes back in order, so flags are
+   asked for before the step's inputs are, and not among the words of an exchange. Of each cell the place of the
+   flag is kept, since its address takes longer to compute than the rest of what resets add to a step. */
 struct StepResets
 {
     u32 flags[SUBTILES][WARP_TASKS][CELLS], next[SUBTILES][WARP_TASKS][CELLS];
     const unsigned char *place[SUBTILES][WARP_TASKS][CELLS]; /* of the flag to be loaded next */
     int offset[SUBTILES][WARP_TASKS][CELLS]; /* of packed flags: added to the place, loaded a step before */
 
-    /* Loads the flags after the first step of the pass. */
+    /* Loads the flags after the first two steps of the pass. */
     DEVICE StepResets(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
                       const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
     {
@@ -85,21 +87,24 @@ struct StepResets
                 }
             }
             load(resets, layout, step, sub, lengths);
-            settle(sub);
+            advance(resets, layout, BACKWARD ? step + 1 : step - 1, sub, lengths);
         }
     }
 
-    /* At the end of a step, as `PassCursor::settle`: the flags loaded last are those after the next step. */
-    DEVICE void settle(int sub)
+    /* At the end of step number `step`: the flags loaded last, which are awaited here as by `PassCursor::settle`,
+       are those after the next step. Loads those after the step that follows it. */
+    DEVICE void advance(const ResetLayout &resets, const RowLayout &layout, int step, int sub,
+                        const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
     {
         if (!RESETS) return;
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++)
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
-                flags[sub][i][e] = next[sub][i][e] != 0;
+                flags[sub][i][e] = opaque(next[sub][i][e] != 0);
                 if (PACKED) offset[sub][i][e] = offset[sub][i][e] > 0 ? offset[sub][i][e] : 0;
             }
+        load(resets, layout, BACKWARD ? step - 2 : step + 2, sub, lengths);
     }
 
     DEVICE bool at(int sub, int i, int e, const RowLayout &layout, int step, int length) const
@@ -107,11 +112,11 @@ struct StepResets
         return flags[sub][i][e] != 0 && ResetLayout::has_border(layout, step, length);
     }
 
+  private:
     /* Loads the flags after number `step`, and goes on to those after the step that follows in the pass. */
     DEVICE void load(const ResetLayout &resets, const RowLayout &layout, int step, int sub,
                      const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
     {
-        if (!RESETS) return;
         const long long along = layout.reverse != BACKWARD ? -resets.step_stride : resets.step_stride;
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++)
@@ -119,19 +124,19 @@ struct StepResets
             for (int e = 0; e < CELLS; e++) {
                 const int length = lengths[sub][i][e];
                 const unsigned char *&at = place[sub][i][e];
+                const bool wanted = ResetLayout::has_border(layout, step, length);
                 if (resets.is_packed()) {
                     int &from = offset[sub][i][e];
-                    next[sub][i][e] = at[from];
+                    load_flag_if(wanted, next[sub][i][e], at + from);
                     const int following = BACKWARD ? step - 1 : step + 1;
                     from = layout.offsets[ResetLayout::flagged_step(layout, following, length)];
                     continue;
                 }
-                next[sub][i][e] = *at;
+                load_flag_if(wanted, next[sub][i][e], at);
                 if (flag_moves(layout, step, length)) at += along;
             }
     }
 
-  private:
     /* Whether the flag after the step that follows number `step` in the pass is another one. */
     DEVICE static bool flag_moves(const RowLayout &layout, int step, int length)
     {
