@@ -42,13 +42,24 @@ def test_anything_else_may_wait(text, waits):
     assert found == ([] if 2 in waits else ["IMAD.MOV.U32 R137, RZ, RZ, R150 ;"])
 
 
+def test_code_without_the_load_of_a_word_is_refused():
+    with pytest.raises(ValueError, match="none of 1 instructions is the load of a word"):
+        early_copies(list(instructions(line("NOP ;"))))
+
+
 def test_kernels_of_each_way_to_gather_are_read():
     found = early_waits.configurations().values()
     ways = {(one.staged, one.chunks > 1, one.kind.backward) for one in found}
     assert ways >= {(True, False, False), (True, True, False), (False, False, False)}
+    assert ways >= {(True, False, True), (False, False, True)}
+    assert any(one.kind.resets for one in found)
 
 
 def test_a_missing_nvdisasm_is_named(monkeypatch, capsys):
     monkeypatch.setattr(early_waits.shutil, "which", lambda name: None)
     assert early_waits.main() == 1
     assert "nvdisasm is missing" in capsys.readouterr().out
+
+
+def test_known_kernels_are_among_those_that_are_read():
+    assert early_waits.KNOWN.keys() <= early_waits.configurations().keys()
