@@ -146,9 +146,9 @@ class CandidateSet:
         return {name: reason for name in offers if _source(name) == vendor}
 
     def is_behind(self, candidate: str, times: Mapping[str, float]) -> bool:
-        """Whether a candidate is the vendor's, whose best took much longer than the best of all.
+        """Whether a candidate is the vendor's and the vendor's best time is far behind the best.
 
-        It is measured when all others are: such measurements take long, and often change nothing.
+        It is measured after all others: such measurements take long, and often change nothing.
         """
         return _source(candidate) == self._vendor.name and self._vendor_ratio(times) > _FAR_BEHIND
 

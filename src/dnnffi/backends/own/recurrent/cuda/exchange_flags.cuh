@@ -98,11 +98,11 @@ template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
     return word;
 }
 
-/* The same, and NaN in the last elements if words are `late`, for words that are COPIED to shared memory or
-   else multiplied where they arrived. Elements that one instruction reads together, the four of a copy or the
-   last two of a product, take an instruction each, and so registers of their own: with one on the last
-   element alone the compiler may keep that in another register, and copy it there right after the load, which
-   waits for the word before other loads are issued. */
+/* The same, and NaN if words are `late`: in all elements of a word that is COPIED to shared memory, in the last
+   two of one that is multiplied where it arrived. Those are the elements that one instruction reads together, of
+   a copy or of a product, and each takes an instruction: with one on the last element alone the compiler may
+   keep that in another register, and copy it there right behind the load, which waits for the word before other
+   loads are issued. */
 template <bool COPIED> DEVICE uint4 received(uint4 word, bool late)
 {
     const u32 missing = late ? NAN_BITS<> : 0;

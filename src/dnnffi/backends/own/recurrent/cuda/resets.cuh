@@ -26,7 +26,7 @@ struct ResetLayout
 
     /* The step that has the flag of the border after a row's step number `step`, which is counted in the
        direction of the network; step -1 precedes the first. Without a border (see `has_border`) it is some step
-       of the row: a load under a condition would be waited for. */
+       of the row, whose place can be computed. */
     DEVICE static int flagged_step(const RowLayout &layout, int step, int length)
     {
         const int wanted = layout.reverse ? length - 1 - step : step + 1;
@@ -60,7 +60,8 @@ struct ResetLayout
 /* The flags after a step of a thread's cells, and those after the next step of the pass, which are loaded
    meanwhile: a step may take no longer than a load. What a multiprocessor reads comes back in order, so flags are
    asked for before the step's inputs are, and not among the words of an exchange. Of each cell the place of the
-   flag is kept, since its address takes longer to compute than the rest of what resets add to a step. */
+   flag is kept, since its address takes longer to compute than the rest of what resets add to a step. Of a step
+   without a border no flag is loaded, and the one before it stays. */
 struct StepResets
 {
     u32 flags[SUBTILES][WARP_TASKS][CELLS], next[SUBTILES][WARP_TASKS][CELLS];
