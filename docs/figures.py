@@ -42,18 +42,20 @@ class Colour(NamedTuple):
     dark: str
 
 
+TEXT = Colour("--figure-text", "#1f2328", "#e6edf3")
+MUTED = Colour("--figure-muted", "#57606a", "#9ea7b3")
+GRID = Colour("--figure-grid", "#d0d7de", "#3d444d")
+BACKGROUND = Colour("--figure-background", "#ffffff", "#0d1117")
+PANEL = Colour("--figure-panel", "#f6f8fa", "#161b22")
+HIGHLIGHT = Colour("--figure-highlight", "#ddf4ff", "#12304f")
+OURS = Colour("--figure-dnnffi", "#1f6feb", "#4493f8")
+TORCH = Colour("--figure-torch", "#c9510c", "#f0883e")
+TORCH_GRAPH = Colour("--figure-torch-2", "#e6a574", "#a8703f")
+JAX = Colour("--figure-jax", "#4d7f3e", "#7fb36d")
+JAX_SCAN = Colour("--figure-jax-2", "#a3c496", "#567a4a")
 COLOURS = (
-    TEXT := Colour("--figure-text", "#1f2328", "#e6edf3"),
-    MUTED := Colour("--figure-muted", "#57606a", "#9ea7b3"),
-    GRID := Colour("--figure-grid", "#d0d7de", "#3d444d"),
-    BACKGROUND := Colour("--figure-background", "#ffffff", "#0d1117"),
-    PANEL := Colour("--figure-panel", "#f6f8fa", "#161b22"),
-    HIGHLIGHT := Colour("--figure-highlight", "#ddf4ff", "#12304f"),
-    OURS := Colour("--figure-dnnffi", "#1f6feb", "#4493f8"),
-    TORCH := Colour("--figure-torch", "#c9510c", "#f0883e"),
-    TORCH_GRAPH := Colour("--figure-torch-2", "#e6a574", "#a8703f"),
-    JAX := Colour("--figure-jax", "#4d7f3e", "#7fb36d"),
-    JAX_SCAN := Colour("--figure-jax-2", "#a3c496", "#567a4a"),
+    *(TEXT, MUTED, GRID, BACKGROUND, PANEL, HIGHLIGHT),
+    *(OURS, TORCH, TORCH_GRAPH, JAX, JAX_SCAN),
 )
 
 MODELS = {  # with their colours, dnnffi's first

@@ -4,9 +4,10 @@
 
 A block asks for words that other blocks send, loads its inputs meanwhile, and waits for the words
 last. Where a later instruction needs elements of a word in neighbouring registers, the compiler may
-copy one of them right behind the load of the word: the copy waits for it, and all that follows with
-it. No figure of the compiler's log shows that, so this reads the machine code of the kernels that
-the tuner measures for `NETWORKS`, compiled for one architecture.
+copy an element right behind the load of the word. Instructions are issued in order, so the inputs
+are then loaded only when the word has arrived. The compiler's log does not show that, so this reads
+the machine code of the kernels that the tuner measures for `NETWORKS` in `KINDS`, compiled for one
+architecture. It fails for every such copy but those in `KNOWN`.
 
 A warp waits for loads by six counters. Which counter an instruction sets, and for which ones it
 waits, is in the upper half of its 128 bits on Volta and newer, as found by Jia et al., "Dissecting

@@ -83,7 +83,7 @@ class ScriptedCandidates:
         self.runs = Counter()
         self.events = []
         self.given_skip_reason = ""
-        self.behind = ()
+        self.measured_last = ()
 
     def oracle(self, problem):
         return next(iter(self.scripts))
@@ -99,7 +99,7 @@ class ScriptedCandidates:
         return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
 
     def is_behind(self, candidate, times):
-        return candidate in self.behind and bool(times)
+        return candidate in self.measured_last and bool(times)
 
     def skip_reason(self, candidate, times):
         return self.given_skip_reason if candidate == "costly" and times else ""

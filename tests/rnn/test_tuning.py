@@ -331,7 +331,7 @@ def test_what_is_far_behind_is_measured_last():
     memory = ScriptedMemory()
     scripts = {name: Script() for name in ("standard", "static", "own 1", "dynamic", "own 2")}
     candidates = ScriptedCandidates(memory, scripts)
-    candidates.behind = "standard", "static", "dynamic"
+    candidates.measured_last = "standard", "static", "dynamic"
     tune(candidates, PROBLEM, 0, memory, launch_on)
     made = [name for name, *_ in candidates.made]
     assert made == ["standard", "own 1", "own 2", "static", "dynamic"]

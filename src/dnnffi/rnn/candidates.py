@@ -146,9 +146,10 @@ class CandidateSet:
         return {name: reason for name in offers if _source(name) == vendor}
 
     def is_behind(self, candidate: str, times: Mapping[str, float]) -> bool:
-        """Whether a candidate is the vendor's and the vendor's best time is far behind the best.
+        """Whether a candidate is to be measured after all others.
 
-        It is measured after all others: such measurements take long, and often change nothing.
+        The vendor's are, if the vendor's best time is more than `_FAR_BEHIND` times the best of
+        all: each takes long to measure, and the time may be over before faster ones are begun.
         """
         return _source(candidate) == self._vendor.name and self._vendor_ratio(times) > _FAR_BEHIND
 

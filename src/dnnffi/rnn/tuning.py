@@ -115,8 +115,7 @@ def tune(
     ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
     runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
     of the network, after which `CandidateSet.left_out` says what is not measured. The oracle is
-    compared with in any case. Algorithms of a vendor that is far behind come last
-    (`CandidateSet.is_behind`).
+    compared with in any case. `CandidateSet.is_behind` says which candidates are measured last.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
