@@ -24,6 +24,11 @@ DEVICE void load_flag_if(bool wanted, u32 &flag, const unsigned char *at)
     if (wanted) flag = *at;
 }
 
+DEVICE void load_offset_if(bool wanted, int &offset, const int *at)
+{
+    if (wanted) offset = *at;
+}
+
 DEVICE void prefetch(const void *) {}
 
 using Policy = int;

@@ -21,6 +21,10 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 WORD_BYTES = 16
+_RESET_FLAGS = 512
+"""Flags of resets that a block has in shared memory, one byte each: of a group's rows in as many
+steps as there is room for."""
+
 _ARRIVAL_BYTES = 16
 MOST_WARPS = 16
 _RING_WARPS = 3
@@ -132,7 +136,7 @@ class SharedLayout(NamedTuple):
     """The shared memory of a block: partial sums from 0, the ring, what is staged, weights.
 
     If a step receives its words in chunks, its partial sums overwrite them. ``*_at`` are offsets in
-    bytes. A cluster's barriers are stored between what is staged and the weights.
+    bytes. Between what is staged and the weights are a cluster's barriers, and flags of resets.
     """
 
     partial_floats: int
@@ -305,9 +309,10 @@ class KernelConfig(NamedTuple):
         """The places of all that shared memory contains before the weights."""
         kind, columns = self.kind, self.rows // 8
         ring_bytes = self.ring * self.subtiles * self.ring_words * WORD_BYTES
+        flags_bytes = kind.resets * _RESET_FLAGS
         if self.parts:
             staged_bytes = 2 * self.rows * kind.unit_values * kind.padded * 4
-            weights_at = ring_bytes + staged_bytes + self.cluster * _ARRIVAL_BYTES
+            weights_at = ring_bytes + staged_bytes + self.cluster * _ARRIVAL_BYTES + flags_bytes
             return SharedLayout(0, 0, ring_bytes, staged_bytes, weights_at)
         partial_floats = self.k_warps * 2 * self.tiles * columns * 64
         if self.scatter:
@@ -317,12 +322,12 @@ class KernelConfig(NamedTuple):
         if self.chunks > 1:  # partial sums take the place of what is staged
             staged_bytes = 2 * self.chunk_words * self.rows * WORD_BYTES
             ring_at = max(ring_at, staged_bytes)
-            weights_at = max(ring_at + ring_bytes, self._passage_bytes)
+            weights_at = max(ring_at + ring_bytes, self._passage_bytes) + flags_bytes
             return SharedLayout(partial_floats, ring_at, 0, staged_bytes, weights_at)
         arrival_bytes = min(2, kind.layers) * _ARRIVAL_BYTES if self.cluster else 0
         staged_bytes *= self.staged * (1 + self.cluster)
         staged_at = max(ring_at + ring_bytes, self._passage_bytes)
-        weights_at = staged_at + staged_bytes + arrival_bytes
+        weights_at = staged_at + staged_bytes + arrival_bytes + flags_bytes
         return SharedLayout(partial_floats, ring_at, staged_at, staged_bytes, weights_at)
 
     @property
@@ -436,6 +441,7 @@ class KernelConfig(NamedTuple):
             "STAGED_AT": layout.staged_at,
             "STAGED_BYTES": layout.staged_bytes,
             "WEIGHTS_AT": layout.weights_at,
+            "RESET_FLAGS": _RESET_FLAGS,
         }
 
 

@@ -182,124 +182,133 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const ResetLayout resets(params);
     BackwardCells cells;
     cells.begin(block, layout);
-    StepResets replaced(resets, layout, block, num_steps, cells.length);
+    ResetWindow window(memory);
     const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
+    /* Without RESETS there is one window, of all turns. */
+    for (int first = 0; first < (RESETS ? num_steps + 1 : 1); first += ResetWindow::WINDOW) {
+        const int end = window.end(first, num_steps + 1);
+        window.begin(resets, layout, block, num_steps, first);
 #pragma unroll 1
-    for (int turn = 0; turn <= num_steps; turn++) {
-        const int step = num_steps - 1 - turn;
-        if (FAR && turn == num_steps - SCATTER) weights.release();
+        for (int turn = first; turn < end; turn++) {
+            const int step = num_steps - 1 - turn;
+            if (FAR && turn == num_steps - SCATTER) weights.release();
 #pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) {
-            uint4 *const slot = ring.slot(turn, sub);
-            begin_phase(block, turn, sub, LOAD_INPUTS);
+            for (int sub = 0; sub < SUBTILES; sub++) {
+                uint4 *const slot = ring.slot(turn, sub);
+                begin_phase(block, turn, sub, LOAD_INPUTS);
 
-            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
-               that, while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts
-               its phase all the same. */
-            const bool receives = turn > 0 || block.order > 0 || (CLUSTER && LAYERS > 1);
-            BackwardInputs inputs;
-            const auto load_inputs = [&] {
-                if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
-                inputs.read_all(slot, block.warp, block.lane);
-            };
-            if (!STAGED) load_inputs();
-            auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
+                /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
+                   that, while they are on their way. Nothing comes to the first turn; a CLUSTER of LAYERS counts
+                   its phase all the same. */
+                const bool receives = turn > 0 || block.order > 0 || (CLUSTER && LAYERS > 1);
+                BackwardInputs inputs;
+                Borders borders;
+                const auto load_inputs = [&] {
+                    if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
+                    inputs.read_all(slot, block.warp, block.lane);
+                    window.read(borders, block, turn, sub);
+                };
+                if (!STAGED) load_inputs();
+                auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);
 
-            /* Receive and multiply: all words, a chunk or a round of them at a time. */
-            typename Exchange::Sums sums;
-            sums.fill(0);
-            if (receives) {
-                gather.request();
-                if (STAGED) load_inputs();
-                begin_phase(block, turn, sub, RECEIVE_AND_MULTIPLY);
-                gather.receive(sums, weights, exchange.late);
-            } else if (STAGED) load_inputs();
+                /* Receive and multiply: all words, a chunk or a round of them at a time. */
+                typename Exchange::Sums sums;
+                sums.fill(0);
+                if (receives) {
+                    gather.request();
+                    if (STAGED) load_inputs();
+                    begin_phase(block, turn, sub, RECEIVE_AND_MULTIPLY);
+                    gather.receive(sums, weights, exchange.late);
+                } else if (STAGED) load_inputs();
 
-            /* Reduce: the sums over k of all warps. */
-            begin_phase(block, turn, sub, REDUCE);
-            typename Exchange::PartialSums partials((float *)memory, turn * SUBTILES + sub);
-            partials.write(sums, block.warp, block.lane);
-            if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
-            begin_phase(block, turn, sub, CELLS_AND_SEND);
+                /* Reduce: the sums over k of all warps. */
+                begin_phase(block, turn, sub, REDUCE);
+                typename Exchange::PartialSums partials((float *)memory, turn * SUBTILES + sub);
+                partials.write(sums, block.warp, block.lane);
+                if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
+                begin_phase(block, turn, sub, CELLS_AND_SEND);
 
 #pragma unroll
-            for (int i = 0; i < WARP_TASKS; i++) {
-                const Task task(i, block.warp, block.lane);
-                if (!task.there) continue;
-                const int unit = block.rank * UNITS + task.unit;
-                Element stored[SAVED];
-                float sums_of_h[CELLS]; /* read before a cell is written, as in the forward pass */
+                for (int i = 0; i < WARP_TASKS; i++) {
+                    const Task task(i, block.warp, block.lane);
+                    if (!task.there) continue;
+                    const int unit = block.rank * UNITS + task.unit;
+                    Element stored[SAVED];
+                    float sums_of_h[CELLS]; /* read before a cell is written, as in the forward pass */
 #pragma unroll
-                for (int e = 0; e < CELLS; e++) partials.add_up(&sums_of_h[e], task, e);
+                    for (int e = 0; e < CELLS; e++) partials.add_up(&sums_of_h[e], task, e);
 #pragma unroll
-                for (int e = 0; e < CELLS; e++) {
-                    const int row = block.first_row + sub * ROWS + task.row + e;
-                    const bool there = row < layout.batch && unit < HIDDEN;
-                    const int length = cells.length[sub][i][e];
-                    /* Computed in the two turns that read it. */
-                    const auto at = [&] { return state + (long long)layout.caller_row(row) * HIDDEN + unit; };
-                    float of_h = sums_of_h[e];
-                    float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
-                    if constexpr (RESETS) {
-                        const bool is_border = replaced.at(sub, i, e, layout, step, length);
-                        cells.reset_dh[sub][i][e] += is_border ? of_h + dh : 0;
-                        cells.reset_dc[sub][i][e] += is_border ? dc : 0;
-                        of_h = is_border ? 0 : of_h;
-                        dh = is_border ? 0 : dh;
-                        dc = is_border ? 0 : dc;
-                    }
-                    float d = of_h + dh;
-                    if (there && step == length - 1) {
-                        if (params.dh_n) d += real(params.dh_n[at()]);
-                        if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[at()]);
-                    }
-                    if (turn == num_steps) {
-                        const bool writes = there && task.owns();
+                    for (int e = 0; e < CELLS; e++) {
+                        const int row = block.first_row + sub * ROWS + task.row + e;
+                        const bool there = row < layout.batch && unit < HIDDEN;
+                        const int length = cells.length[sub][i][e];
+                        /* Computed in the two turns that read it. */
+                        const auto at = [&] {
+                            return state + (long long)layout.caller_row(row) * HIDDEN + unit;
+                        };
+                        float of_h = sums_of_h[e];
+                        float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
                         if constexpr (RESETS) {
-                            if (writes && params.dreset_h)
-                                params.dreset_h[at()] = rounded(cells.reset_dh[sub][i][e]);
-                            if (writes && CELL == LSTM && params.dreset_c)
-                                params.dreset_c[at()] = rounded(cells.reset_dc[sub][i][e]);
+                            const bool is_border = borders.of[i][e] != 0;
+                            cells.reset_dh[sub][i][e] += is_border ? of_h + dh : 0;
+                            cells.reset_dc[sub][i][e] += is_border ? dc : 0;
+                            of_h = is_border ? 0 : of_h;
+                            dh = is_border ? 0 : dh;
+                            dc = is_border ? 0 : dc;
                         }
-                        if (writes && params.dh_0) params.dh_0[at()] = rounded(d);
-                        if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
-                        continue;
-                    }
-                    const auto input_of = [&](int array) {
-                        return CROWDED ? BackwardInputs::read(slot, task, array, e) : inputs.of[i][array][e];
-                    };
-                    const float of_y = block.order > 0 ? 0.0f : input_of(INPUT_ARRAYS - 1);
-                    float of_gates[SAVED];
+                        float d = of_h + dh;
+                        if (there && step == length - 1) {
+                            if (params.dh_n) d += real(params.dh_n[at()]);
+                            if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[at()]);
+                        }
+                        if (turn == num_steps) {
+                            const bool writes = there && task.owns();
+                            if constexpr (RESETS) {
+                                if (writes && params.dreset_h)
+                                    params.dreset_h[at()] = rounded(cells.reset_dh[sub][i][e]);
+                                if (writes && CELL == LSTM && params.dreset_c)
+                                    params.dreset_c[at()] = rounded(cells.reset_dc[sub][i][e]);
+                            }
+                            if (writes && params.dh_0) params.dh_0[at()] = rounded(d);
+                            if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
+                            continue;
+                        }
+                        const auto input_of = [&](int array) {
+                            return CROWDED ? BackwardInputs::read(slot, task, array, e)
+                                           : inputs.of[i][array][e];
+                        };
+                        const float of_y = block.order > 0 ? 0.0f : input_of(INPUT_ARRAYS - 1);
+                        float of_gates[SAVED];
 #pragma unroll
-                    for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
-                    /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
-                    const bool live = there && (!PACKED || step < length);
-                    const CellGradients d_before =
-                        step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc, params.clip_low,
-                                      params.clip_high);
-                    dh = live ? d_before.h : 0;
-                    dc = live ? d_before.c : 0;
+                        for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
+                        /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
+                        const bool live = there && (!PACKED || step < length);
+                        const CellGradients d_before =
+                            step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc,
+                                          params.clip_low, params.clip_high);
+                        dh = live ? d_before.h : 0;
+                        dc = live ? d_before.c : 0;
 #pragma unroll
-                    for (int gate = 0; gate < SAVED; gate++) {
-                        const float gradient = live ? d_before.gates[gate] : 0;
-                        stored[gate] = rounded(gradient);
-                        if (task.owns()) element(slot, gate, task, e) = stored[gate];
-                        cells.bias[sub][i][gate] += gradient;
+                        for (int gate = 0; gate < SAVED; gate++) {
+                            const float gradient = live ? d_before.gates[gate] : 0;
+                            stored[gate] = rounded(gradient);
+                            if (task.owns()) element(slot, gate, task, e) = stored[gate];
+                            cells.bias[sub][i][gate] += gradient;
+                        }
                     }
+                    if (turn < num_steps) send_gradients(exchange, turn, sub, slot, task, stored);
                 }
-                if (turn < num_steps) send_gradients(exchange, turn, sub, slot, task, stored);
-            }
-            begin_phase(block, turn, sub, STORE);
-            if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
+                begin_phase(block, turn, sub, STORE);
+                if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);
 
-            /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results
-               of the turn before are stored here. */
-            replaced.advance(resets, layout, step, sub, cells.length);
-            if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
-            else ring.advance(turn, sub);
-            ring.settle(sub);
-            if (turn < num_steps) exchange.scatter(turn, sub, weights);
+                /* Store: with a second barrier, `load_inputs` of the next turn stores this one; else the results
+                   of the turn before are stored here. */
+                if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
+                else ring.advance(turn, sub);
+                ring.look_ahead(turn, sub);
+                if (turn < num_steps) exchange.scatter(turn, sub, weights);
+            }
         }
     }
     weights.end_stream();

@@ -152,12 +152,13 @@ constexpr int GATHERED_WORDS = EXCHANGED * ROWS;
 constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
 constexpr int SLOT_WORDS = Config::SLOT_WORDS;                     /* that are exchanged in a step */
 
-/* Shared memory: partial sums, the ring, what is staged, the barriers of a CLUSTER, weights. Where words
-   come in chunks, the partial sums of a step take the place of its words. */
+/* Shared memory: partial sums, the ring, what is staged, the barriers of a CLUSTER, flags of RESETS, weights. Where
+   words come in chunks, the partial sums of a step take the place of its words. */
 constexpr int PARTIAL_FLOATS = Config::PARTIAL_FLOATS;
 constexpr int RING_AT = Config::RING_AT, STAGED_AT = Config::STAGED_AT; /* bytes */
 constexpr int STAGED_BYTES = Config::STAGED_BYTES;
 constexpr int WEIGHTS_AT = Config::WEIGHTS_AT;
+constexpr int RESET_FLAGS = Config::RESET_FLAGS, RESETS_AT = WEIGHTS_AT - (RESETS ? RESET_FLAGS : 0);
 
 constexpr int VALUES = BACKWARD ? GATES : 1;   /* that a unit has for the next product of a row */
 constexpr int STAGED_FLOATS = VALUES * PADDED; /* of a row, with FMA */
@@ -202,14 +203,15 @@ static_assert(STAGED_BYTES >= (FMA          ? 2 * ROWS * STAGED_FLOATS * 4
                                             : 0),
               "what is staged");
 static_assert(RING_AT >= (CLUSTER ? 2 : 1) * PARTIAL_FLOATS * 4, "the ring follows the partial sums");
-static_assert((CHUNKS > 1 ? WEIGHTS_AT : STAGED_AT) >= RING_AT + RING * SUBTILES * RING_WORDS * 16,
+static_assert((CHUNKS > 1 ? RESETS_AT : STAGED_AT) >= RING_AT + RING * SUBTILES * RING_WORDS * 16,
               "staged words follow the ring");
 static_assert(CHUNKS == 1 || STAGED_AT == 0 && RING_AT >= STAGED_BYTES, "chunks are before the ring");
-static_assert(CHUNKS > 1 || WEIGHTS_AT >= STAGED_AT + STAGED_BYTES +
-                                              (!CLUSTER     ? 0
-                                               : LAYERS > 1 ? 32
-                                                            : 16),
-              "weights are last");
+static_assert(CHUNKS > 1 || RESETS_AT >= STAGED_AT + STAGED_BYTES +
+                                             (!CLUSTER     ? 0
+                                              : LAYERS > 1 ? 32
+                                                           : 16),
+              "flags and weights are last");
+static_assert(RESET_FLAGS >= SUBTILES * ROWS, "flags of a step");
 static_assert(FMA || PASSAGES >= 2, "passages of weights");
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");
@@ -242,6 +244,11 @@ DEVICE u32 opaque(u32 value)
 constexpr int MAX_REGISTERS = THREADS <= 256 ? 255 : 65536 / THREADS;
 constexpr int HELD_REGISTERS = FMA ? 0 : 4 * WARP_TILES * (2 * K_REGISTERS + COLUMNS);
 constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
+
+/* Blocks of a cluster's kernel for which a multiprocessor has registers. With one each, 32 clusters of four blocks
+   did not run at once on 132 multiprocessors, and took 1.4 times as long. Rows of unequal length took longer with
+   two. */
+constexpr int MIN_BLOCKS = RESETS && !PACKED && !FMA && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS ? 2 : 1;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what
    is sent of it. */

@@ -137,9 +137,7 @@ struct ForwardCells
                     length[sub][i][e] = layout.length(row < params.batch ? row : (int)params.batch - 1);
                     if constexpr (RESETS) {
                         read_reset(params, block, sub, i, e, there, users, unit);
-                        const bool has_border = ResetLayout::has_border(layout, -1, length[sub][i][e]);
-                        reset_if(has_border && resets.flag_after(layout, -1, row, length[sub][i][e]), sub, i,
-                                 e);
+                        reset_if(resets.flag_after(layout, -1, row) != 0, sub, i, e);
                     }
                     const bool has_step = !PACKED || length[sub][i][e] > 0;
                     if (TRAINING && there && has_step && task.owns()) {
@@ -297,99 +295,105 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
-    StepResets replaced(resets, layout, block, num_steps, cells.length);
+    ResetWindow window(memory);
     ring.wait_for_first();
 
-    /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
-       flight. So it keeps the addresses of a step inside the loop; outside they would take registers that
-       sums need. */
-    const int limit = Exchange::HAS_SECOND_BARRIER ? (int)opaque(num_steps) : num_steps;
+    /* Without RESETS there is one window, of all steps. */
+    for (int first = 0; first < (RESETS ? num_steps : 1); first += ResetWindow::WINDOW) {
+        const int end = window.end(first, num_steps);
+        window.begin(resets, layout, block, num_steps, first);
 
+        /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
+           flight. So it keeps the addresses of a step inside the loop; outside they would take registers that
+           sums need. */
+        const int limit = Exchange::HAS_SECOND_BARRIER ? (int)opaque(num_steps) : end;
 #pragma unroll 1
-    for (int step = 0; step < num_steps; step++) {
-        if (FAR && step == num_steps - 1) weights.release();
+        for (int step = first; step < end; step++) {
+            if (FAR && step == num_steps - 1) weights.release();
 #pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) {
-            uint4 *const slot = ring.slot(step, sub);
-            begin_phase(block, step, sub, LOAD_INPUTS);
+            for (int sub = 0; sub < SUBTILES; sub++) {
+                uint4 *const slot = ring.slot(step, sub);
+                begin_phase(block, step, sub, LOAD_INPUTS);
 
-            /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
-               that, while they are on their way. */
-            ForwardInputs inputs;
-            const auto load_inputs = [&] {
-                if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
-                inputs.read_all(slot, block.order, block.warp, block.lane);
-            };
-            if (!STAGED) load_inputs();
-            auto gather = exchange.gather(step, sub, block.order > 0, true);
+                /* Load inputs: of this step from the ring, of later ones into it; where words take longer than
+                   that, while they are on their way. */
+                ForwardInputs inputs;
+                Borders borders;
+                const auto load_inputs = [&] {
+                    if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
+                    inputs.read_all(slot, block.order, block.warp, block.lane);
+                    window.read(borders, block, step, sub);
+                };
+                if (!STAGED) load_inputs();
+                auto gather = exchange.gather(step, sub, block.order > 0, true);
 
-            /* Receive and multiply: all words, a chunk or a round of them at a time. */
-            typename Exchange::Sums sums;
-            sums.fill(0);
-            if (step < limit) {
-                gather.request();
-                if (STAGED) load_inputs();
-                begin_phase(block, step, sub, RECEIVE_AND_MULTIPLY);
-                gather.receive(sums, weights, exchange.late);
-            }
-
-            /* Reduce: the sums over k of all warps. */
-            begin_phase(block, step, sub, REDUCE);
-            typename Exchange::PartialSums partials((float *)memory, step * SUBTILES + sub);
-            partials.write(sums, block.warp, block.lane);
-            if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
-            begin_phase(block, step, sub, CELLS_AND_SEND);
-
-#pragma unroll
-            for (int i = 0; i < WARP_TASKS; i++) {
-                const Task task(i, block.warp, block.lane);
-                if (!task.there) continue;
-                Cell after[CELLS];
-                Element stored[CELLS];
-                float of_h[CELLS][OCTET_GATES], of_x[CELLS][GATES];
-                /* All cells are read before one is written, or the compiler computes them one after the other. */
-#pragma unroll
-                for (int e = 0; e < CELLS; e++) {
-                    partials.add_up(of_h[e], task, e);
-#pragma unroll
-                    for (int gate = 0; gate < GATES; gate++)
-                        of_x[e][gate] = CROWDED ? ForwardInputs::read(slot, block.order, task, gate, e)
-                                                : inputs.of[i][gate][e];
+                /* Receive and multiply: all words, a chunk or a round of them at a time. */
+                typename Exchange::Sums sums;
+                sums.fill(0);
+                if (step < limit) {
+                    gather.request();
+                    if (STAGED) load_inputs();
+                    begin_phase(block, step, sub, RECEIVE_AND_MULTIPLY);
+                    gather.receive(sums, weights, exchange.late);
                 }
+
+                /* Reduce: the sums over k of all warps. */
+                begin_phase(block, step, sub, REDUCE);
+                typename Exchange::PartialSums partials((float *)memory, step * SUBTILES + sub);
+                partials.write(sums, block.warp, block.lane);
+                if (Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
+                begin_phase(block, step, sub, CELLS_AND_SEND);
+
 #pragma unroll
-                for (int e = 0; e < CELLS; e++) {
-                    const bool live = !PACKED || step < cells.length[sub][i][e];
-                    after[e] = cells.step(of_x[e], of_h[e], sub, i, e, step == 0, live, params.clip_low,
-                                          params.clip_high);
-                    const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
-                    stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
-                }
+                for (int i = 0; i < WARP_TASKS; i++) {
+                    const Task task(i, block.warp, block.lane);
+                    if (!task.there) continue;
+                    Cell after[CELLS];
+                    Element stored[CELLS];
+                    float of_h[CELLS][OCTET_GATES], of_x[CELLS][GATES];
+                    /* All cells are read before one is written, or the compiler computes them one after the other. */
 #pragma unroll
-                for (int e = 0; e < CELLS; e++) {
-                    if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
-                    if constexpr (RESETS) {
-                        const bool is_border = replaced.at(sub, i, e, layout, step, cells.length[sub][i][e]);
-                        cells.reset_if(is_border, sub, i, e);
-                        stored[e] = is_border ? rounded(cells.h[sub][i][e]) : stored[e];
-                        if (CELL == LSTM) after[e].c = is_border ? cells.c[sub][i][e] : after[e].c;
-                        if (task.owns()) element(slot, STATE, task, e) = stored[e];
+                    for (int e = 0; e < CELLS; e++) {
+                        partials.add_up(of_h[e], task, e);
+#pragma unroll
+                        for (int gate = 0; gate < GATES; gate++)
+                            of_x[e][gate] = CROWDED ? ForwardInputs::read(slot, block.order, task, gate, e)
+                                                    : inputs.of[i][gate][e];
                     }
-                }
-                if (step + 1 < num_steps || block.order < LAYERS - 1)
-                    send_states(exchange, step + 1, sub, slot, task, stored,
-                                STAY_LARGE ? cells.sent_scale[sub][i] : STATE_SCALE);
 #pragma unroll
-                for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
-            }
-            begin_phase(block, step, sub, STORE);
-            if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
+                    for (int e = 0; e < CELLS; e++) {
+                        const bool live = !PACKED || step < cells.length[sub][i][e];
+                        after[e] = cells.step(of_x[e], of_h[e], sub, i, e, step == 0, live, params.clip_low,
+                                              params.clip_high);
+                        const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
+                        stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
+                    }
+#pragma unroll
+                    for (int e = 0; e < CELLS; e++) {
+                        if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
+                        if constexpr (RESETS) {
+                            const bool is_border = borders.of[i][e] != 0;
+                            cells.reset_if(is_border, sub, i, e);
+                            stored[e] = is_border ? rounded(cells.h[sub][i][e]) : stored[e];
+                            if (CELL == LSTM) after[e].c = is_border ? cells.c[sub][i][e] : after[e].c;
+                            if (task.owns()) element(slot, STATE, task, e) = stored[e];
+                        }
+                    }
+                    if (step + 1 < num_steps || block.order < LAYERS - 1)
+                        send_states(exchange, step + 1, sub, slot, task, stored,
+                                    STAY_LARGE ? cells.sent_scale[sub][i] : STATE_SCALE);
+#pragma unroll
+                    for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
+                }
+                begin_phase(block, step, sub, STORE);
+                if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, step);
 
-            /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results
-               of the step before are stored here. */
-            replaced.advance(resets, layout, step, sub, cells.length);
-            if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
-            else ring.advance(step, sub);
-            ring.settle(sub);
+                /* Store: with a second barrier, `load_inputs` of the next step stores this one; else the results
+                   of the step before are stored here. */
+                if (Exchange::HAS_SECOND_BARRIER) __syncthreads();
+                else ring.advance(step, sub);
+                ring.look_ahead(step, sub);
+            }
         }
     }
     if (!Exchange::HAS_SECOND_BARRIER) __syncthreads();

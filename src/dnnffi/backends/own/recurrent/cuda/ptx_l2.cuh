@@ -38,8 +38,7 @@ DEVICE void store_word(uint4 *at, uint4 word)
                  : "memory");
 }
 
-/* A flag of one byte that a later step uses; `flag` stays as it is unless it is `wanted`. Of a plain load the
-   compiler makes a copy at the beginning of the next step, which waits for the load. */
+/* A flag of one byte; `flag` stays as it is unless it is `wanted`. There is no branch. */
 DEVICE void load_flag_if(bool wanted, u32 &flag, const unsigned char *at)
 {
     asm volatile("{\n"
@@ -48,6 +47,19 @@ DEVICE void load_flag_if(bool wanted, u32 &flag, const unsigned char *at)
                  "    @wanted ld.global.u8 %0, [%1];\n"
                  "}"
                  : "+r"(flag)
+                 : "l"(at), "r"((u32)wanted));
+}
+
+/* An offset of the table of PACKED rows that a later step uses; `offset` stays as it is unless it is `wanted`. Of
+   a plain load the compiler makes a copy at the beginning of the next step, which waits for the load. */
+DEVICE void load_offset_if(bool wanted, int &offset, const int *at)
+{
+    asm volatile("{\n"
+                 "    .reg .pred wanted;\n"
+                 "    setp.ne.u32 wanted, %2, 0;\n"
+                 "    @wanted ld.global.u32 %0, [%1];\n"
+                 "}"
+                 : "+r"(offset)
                  : "l"(at), "r"((u32)wanted));
 }
 

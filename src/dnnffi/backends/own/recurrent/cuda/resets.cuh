@@ -24,126 +24,85 @@ struct ResetLayout
     {
     }
 
-    /* The step that has the flag of the border after a row's step number `step`, which is counted in the
-       direction of the network; step -1 precedes the first. Without a border (see `has_border`) it is some step
-       of the row, whose place can be computed. */
-    DEVICE static int flagged_step(const RowLayout &layout, int step, int length)
+    /* The flag of the border after a row's step number `step`, which is counted in the direction of the network; step
+       -1 precedes the first. 0 if there is no row, or the row has no step before or after that border. There is no
+       branch, so that several flags are loaded at once. */
+    DEVICE u32 flag_after(const RowLayout &layout, int step, int row) const
     {
-        const int wanted = layout.reverse ? length - 1 - step : step + 1;
-        const int last = PACKED && length == 0 ? 0 : length - 1;
-        return wanted < 0 ? 0 : wanted < last ? wanted : last;
-    }
-
-    DEVICE bool is_packed() const { return PACKED && step_stride == 0; }
-
-    /* The flag of a row's step; where flags are packed, of its first: `offsets` has the distance. */
-    DEVICE const unsigned char *place(const RowLayout &layout, int step, int row) const
-    {
-        const int there = row < layout.batch ? row : layout.batch - 1;
-        if (is_packed()) return flags + there;
-        return flags + step * step_stride + layout.caller_row(there) * row_stride;
-    }
-
-    DEVICE u32 flag_after(const RowLayout &layout, int step, int row, int length) const
-    {
-        const int flagged = flagged_step(layout, step, length);
-        return place(layout, flagged, row)[is_packed() ? layout.offsets[flagged] : 0];
-    }
-
-    /* Whether a row has a step after number `step`, and a border between the two. */
-    DEVICE static bool has_border(const RowLayout &layout, int step, int length)
-    {
-        return step + 1 < length && !(layout.reverse && step < 0);
+        const int there = row < layout.batch ? row : layout.batch - 1, length = layout.length(there);
+        const bool is_border = row < layout.batch && step >= (layout.reverse ? 0 : -1) && step + 1 < length;
+        const int flagged = !is_border ? 0 : layout.reverse ? length - 1 - step : step + 1;
+        const bool is_packed = PACKED && step_stride == 0;
+        const long long place = is_packed ? layout.offsets[flagged] + there
+                                          : flagged * step_stride + layout.caller_row(there) * row_stride;
+        u32 flag = 0;
+        load_flag_if(is_border, flag, flags + place);
+        return flag;
     }
 };
 
-/* The flags after a step of a thread's cells, and those after the next step of the pass, which are loaded
-   meanwhile: a step may take no longer than a load. What a multiprocessor reads comes back in order, so flags are
-   asked for before the step's inputs are, and not among the words of an exchange. Of each cell the place of the
-   flag is kept, since its address takes longer to compute than the rest of what resets add to a step. Of a step
-   without a border no flag is loaded, and the one before it stays. */
-struct StepResets
+/* Of a thread's cells, whether there is a flagged border after a step. */
+struct Borders
 {
-    u32 flags[SUBTILES][WARP_TASKS][CELLS], next[SUBTILES][WARP_TASKS][CELLS];
-    const unsigned char *place[SUBTILES][WARP_TASKS][CELLS]; /* of the flag to be loaded next */
-    int offset[SUBTILES][WARP_TASKS][CELLS]; /* of packed flags: added to the place, loaded a step before */
+    u32 of[WARP_TASKS][CELLS];
+};
 
-    /* Loads the flags after the first two steps of the pass. */
-    DEVICE StepResets(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
-                      const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
+/* The flags of a group's rows for WINDOW turns of the pass, in shared memory: whether there is a flagged border after
+   a row's step. (A turn of a forward pass is a step.) They are loaded when a window begins, by all threads at once.
+   Loads in every step cost more: their addresses and conditions took 0.08 us of a step, and they delayed the words
+   that came back behind them. */
+struct ResetWindow
+{
+    static constexpr int GROUP_ROWS = SUBTILES * ROWS, WINDOW = RESET_FLAGS / GROUP_ROWS;
+    static constexpr int LOADS = (RESET_FLAGS + THREADS - 1) / THREADS; /* of a thread */
+
+    unsigned char *flags; /* [WINDOW, GROUP_ROWS] */
+    int first;            /* turn of the window */
+
+    DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)), first(0) {}
+
+    /* The turn in which the window that begins with a turn ends, at most `last`. */
+    DEVICE static int end(int turn, int last)
+    {
+        return RESETS && turn + WINDOW < last ? turn + WINDOW : last;
+    }
+
+    /* Loads the flags of the window that begins with a turn, of a pass of `num_steps` steps. The compiler cannot
+       know that the thread is the same in each window; else it would keep what follows from it in registers. */
+    DEVICE void begin(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
+                      int turn)
     {
         if (!RESETS) return;
-        const int step = BACKWARD ? num_steps - 1 : 0;
+        first = turn;
+        const int thread = (int)opaque(threadIdx.x);
+        u32 loaded[LOADS];
 #pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) {
-#pragma unroll
-            for (int i = 0; i < WARP_TASKS; i++) {
-                const Task task(i, block.warp, block.lane);
-#pragma unroll
-                for (int e = 0; e < CELLS; e++) {
-                    const int row = block.first_row + sub * ROWS + task.row + e;
-                    const int flagged = ResetLayout::flagged_step(layout, step, lengths[sub][i][e]);
-                    place[sub][i][e] = resets.place(layout, flagged, row);
-                    if (resets.is_packed()) offset[sub][i][e] = layout.offsets[flagged];
-                }
-            }
-            load(resets, layout, step, sub, lengths);
-            advance(resets, layout, BACKWARD ? step + 1 : step - 1, sub, lengths);
+        for (int n = 0; n < LOADS; n++) {
+            const int i = thread + n * THREADS, other = turn + i / GROUP_ROWS;
+            const int step = BACKWARD ? num_steps - 1 - other : other;
+            loaded[n] = resets.flag_after(layout, step, block.first_row + i % GROUP_ROWS);
         }
+        __syncthreads(); /* all threads have read the flags of the window before */
+#pragma unroll
+        for (int n = 0; n < LOADS; n++) {
+            const int i = thread + n * THREADS;
+            if (i < RESET_FLAGS) flags[i] = (unsigned char)(loaded[n] != 0);
+        }
+        __syncthreads();
     }
 
-    /* At the end of step number `step`: the flags loaded last, which are awaited here as by `PassCursor::settle`,
-       are those after the next step. Loads those after the step that follows it. */
-    DEVICE void advance(const ResetLayout &resets, const RowLayout &layout, int step, int sub,
-                        const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
+    /* Reads the flags of a turn. */
+    DEVICE void read(Borders &borders, const Block &block, int turn, int sub) const
     {
         if (!RESETS) return;
+        const unsigned char *const of_turn = flags + ((turn - first) * GROUP_ROWS + sub * ROWS);
 #pragma unroll
-        for (int i = 0; i < WARP_TASKS; i++)
+        for (int i = 0; i < WARP_TASKS; i++) {
+            const Task task(i, block.warp, block.lane);
+            if (!task.there) continue;
 #pragma unroll
-            for (int e = 0; e < CELLS; e++) {
-                flags[sub][i][e] = opaque(next[sub][i][e] != 0);
-                if (PACKED) offset[sub][i][e] = offset[sub][i][e] > 0 ? offset[sub][i][e] : 0;
-            }
-        load(resets, layout, BACKWARD ? step - 2 : step + 2, sub, lengths);
-    }
-
-    DEVICE bool at(int sub, int i, int e, const RowLayout &layout, int step, int length) const
-    {
-        return flags[sub][i][e] != 0 && ResetLayout::has_border(layout, step, length);
-    }
-
-  private:
-    /* Loads the flags after number `step`, and goes on to those after the step that follows in the pass. */
-    DEVICE void load(const ResetLayout &resets, const RowLayout &layout, int step, int sub,
-                     const int (&lengths)[SUBTILES][WARP_TASKS][CELLS])
-    {
-        const long long along = layout.reverse != BACKWARD ? -resets.step_stride : resets.step_stride;
-#pragma unroll
-        for (int i = 0; i < WARP_TASKS; i++)
-#pragma unroll
-            for (int e = 0; e < CELLS; e++) {
-                const int length = lengths[sub][i][e];
-                const unsigned char *&at = place[sub][i][e];
-                const bool wanted = ResetLayout::has_border(layout, step, length);
-                if (resets.is_packed()) {
-                    int &from = offset[sub][i][e];
-                    load_flag_if(wanted, next[sub][i][e], at + from);
-                    const int following = BACKWARD ? step - 1 : step + 1;
-                    from = layout.offsets[ResetLayout::flagged_step(layout, following, length)];
-                    continue;
-                }
-                load_flag_if(wanted, next[sub][i][e], at);
-                if (flag_moves(layout, step, length)) at += along;
-            }
-    }
-
-    /* Whether the flag after the step that follows number `step` in the pass is another one. */
-    DEVICE static bool flag_moves(const RowLayout &layout, int step, int length)
-    {
-        if (!BACKWARD) return step + 2 < length;
-        const int border = layout.reverse ? step - 1 : step;
-        return border >= 0 && border < length - 1;
+            for (int e = 0; e < CELLS; e++) borders.of[i][e] = of_turn[task.row + e];
+        }
     }
 };
 

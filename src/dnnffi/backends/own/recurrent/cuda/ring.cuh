@@ -184,12 +184,13 @@ DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int uni
     return cursor;
 }
 
-/* A cursor that goes from step to step. Of PACKED rows a step loads what the next one needs of the table; a wait
-   would be one for the words in flight, too. */
+/* A cursor that goes from step to step. Of PACKED rows the table's offset of a step is loaded two steps before: a
+   step that waited for it would wait for the words in flight, too. */
 struct PassCursor
 {
     RingCursor cursor;
-    int offset; /* in the table, of the step that is moved next */
+    int offset = 0; /* in the table, of the step that is moved next */
+    int next = 0;   /* the same of the step after that, in flight */
 
     DEVICE Element *at(const RowLayout &layout, int step) const
     {
@@ -197,19 +198,18 @@ struct PassCursor
         return cursor.at(cursor.padded ? cursor.number(layout, step) : offset);
     }
 
-    /* Loads the offset of a step, or of some other if it does not have that step: a load under a condition
-       would be waited for. */
+    /* Loads the offset of a step that it has, if it needs one. */
     DEVICE void look_up(const RowLayout &layout, int step)
     {
         if (!PACKED) return;
-        const int last = cursor.steps - 1, within = step < last ? step : last;
-        offset = layout.offsets[within < 0 ? 0 : cursor.number(layout, within)];
+        const bool needed = !cursor.padded && step >= 0 && step < cursor.steps;
+        load_offset_if(needed, next, layout.offsets + cursor.number(layout, step));
     }
 
-    /* At the end of a step: waits for the offset. The compiler does not know that the number stays the same. */
+    /* Waits for the offset that was loaded last. */
     DEVICE void settle()
     {
-        if (PACKED) offset = offset > 0 ? offset : 0;
+        if (PACKED) offset = (int)opaque(next);
     }
 };
 
@@ -237,11 +237,12 @@ template <class Derived> struct RingTurns
 #pragma unroll
             for (int sub = 0; sub < SUBTILES; sub++) {
                 ring().look_up(turn - RING, sub);
+                ring().settle(sub);
                 if (turn < num_steps) ring().load(step_of(turn), turn, sub);
                 commit_copies();
             }
 #pragma unroll
-        for (int sub = 0; sub < SUBTILES; sub++) ring().settle(sub);
+        for (int sub = 0; sub < SUBTILES; sub++) ring().look_up(0, sub);
     }
 
     /* All threads: what the first turn reads is there. */
@@ -265,8 +266,16 @@ template <class Derived> struct RingTurns
             ring().store(step_of(turn - 1), turn - 1, sub);
             if (turn - 1 + RING < num_steps) ring().load(step_of(turn - 1 + RING), turn - 1, sub);
         }
-        ring().look_up(turn, sub);
         commit_copies();
+    }
+
+    /* At the end of a turn: what `advance` of the next one needs is there, and that of the one after is on its
+       way. */
+    DEVICE void look_ahead(int turn, int sub)
+    {
+        if (RING_FIRST && threadIdx.x < RING_FIRST) return;
+        ring().settle(sub);
+        ring().look_up(turn + 1, sub);
     }
 
     /* Stores what the last turn left. */
@@ -347,7 +356,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         }
     }
 
-    /* Finds what `advance` of the next turn needs. */
+    /* Loads what `advance` of the next turn needs. */
     DEVICE void look_up(int turn, int sub)
     {
         if (!PACKED) return;
@@ -363,7 +372,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
 
     DEVICE void settle(int sub)
     {
-        if (!PACKED || (RING_FIRST && threadIdx.x < RING_FIRST)) return;
+        if (!PACKED) return;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
             sources[sub][r].settle();
