@@ -14,7 +14,7 @@ from conformance import CUDNN, MIOPEN, VULKAN
 from dnnffi.backends.cudnn import limits as cudnn
 from dnnffi.backends.miopen import limits as miopen
 from dnnffi.backends.registry import BACKENDS
-from dnnffi.backends.vendor.limits import Limit
+from dnnffi.backends.vendor.limits import MODES, Limit
 from dnnffi.spec.options import VENDOR_ALGORITHMS
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +24,12 @@ def cells_of(make):
     """Return the cells of the rows of a table by their first column."""
     (rows,) = make()
     return {words: cells for words, *cells in (row.values() for row in rows)}
+
+
+def is_quoted(limit, cells):
+    """Return whether one of the cells has the words of a limit, with anything for what came."""
+    words = ".+".join(map(re.escape, re.split(r"\{[^}]*\}", limit.words)))
+    return any(re.search(words, cell) for cell in cells)
 
 
 def supported(cudnn, miopen):
@@ -155,7 +161,7 @@ def test_every_limit_of_convolutions_is_in_the_table():
     assert not any(cell.startswith("in part") for cell in cells)
     for limits in (cudnn.CONV_LIMITS, miopen.CONV_LIMITS, miopen.FUSION, miopen.BIAS_GRADIENT):
         for limit in limits:
-            assert any(limit.words.partition("{")[0] in cell for cell in cells), limit.words
+            assert is_quoted(limit, cells), limit.words
 
 
 def test_the_table_of_networks_quotes_what_is_refused():
@@ -188,7 +194,8 @@ def test_every_limit_of_networks_is_in_the_column_of_its_backend(backend):
     (rows,) = limit_tables.rnn_table()
     cells = [row[backend.title] for row in rows]
     for limit in backend.rnn_limits:
-        assert any(limit.words.partition("{")[0] in cell for cell in cells), limit.words
+        if limit is not MODES:  # of which no network can be asked
+            assert is_quoted(limit, cells), limit.words
 
 
 def test_limits_that_differ_are_no_whole_answer():

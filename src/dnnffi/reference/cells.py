@@ -201,13 +201,16 @@ class ElmanCell:
     def step(
         self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray
     ) -> tuple[NDArray | None, Saved]:
-        xp = self.xp
-        xp.add(gx[0], gh[0], out=h_out)
-        if self.relu:
-            xp.maximum(h_out, self.zero, out=h_out)
-        else:
-            xp.tanh(h_out, out=h_out)
+        self.xp.add(gx[0], gh[0], out=h_out)
+        self.activate(h_out)
         return None, (h_out,)
+
+    def activate(self, h: NDArray) -> None:
+        """Replace sums of products by the state; `PlainInference` computes all the rest itself."""
+        if self.relu:
+            self.xp.maximum(h, self.zero, out=h)
+        else:
+            self.xp.tanh(h, out=h)
 
     def step_backward(
         self, saved: Saved, dh: NDArray, dc: NDArray | None, d_gx: NDArray, d_gh: NDArray

@@ -80,7 +80,7 @@ class PlainInference:
         bias = None if b_ih is None or b_hh is None else (b_ih + b_hh)[None]
         multiply_ih = dot_of(np, self._macs_per_input * len(w_ih))
         multiply_hh, add = self._multiply_hh, np.add
-        relu, zero = self._cell.relu, self._cell.zero
+        activate = self._cell.activate
         # [T*B, .]
         x_rows, y_rows = x.reshape(self._num_rows, -1), y.reshape(self._num_rows, -1)
         batch, starts = self._batch, self._starts
@@ -97,10 +97,7 @@ class PlainInference:
             for h_new in states[::-1] if reverse else states:
                 multiply_hh(h, w_hh, out=h_n)
                 add(h_new, h_n, out=h_new)
-                if relu:
-                    np.maximum(h_new, zero, out=h_new)
-                else:
-                    np.tanh(h_new, out=h_new)
+                activate(h_new)
                 h = h_new
         h_n[...] = h
         return y

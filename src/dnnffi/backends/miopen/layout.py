@@ -9,7 +9,8 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Parameter
 
-# By the number that MIOpen gives the gate, on the input side; G more on the recurrent side.
+# By the number that MIOpen gives the gate, on the input side; G more on the recurrent side. Tests
+# compare what follows from it with `dnnffi.spec.weights`, which has an order of its own.
 _GATES = {"lstm": ("i", "f", "o", "g"), "gru": ("z", "r", "n")}
 
 

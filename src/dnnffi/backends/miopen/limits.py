@@ -5,7 +5,14 @@ from __future__ import annotations
 from math import prod
 
 from dnnffi.backends.miopen.library import CONVOLUTION_DATA_TYPES, RNN_DATA_TYPES
-from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, OUTPUT_PADDING, RESETS, Limit, Limits
+from dnnffi.backends.vendor.limits import (
+    DEVICE_LENGTHS,
+    MODES,
+    OUTPUT_PADDING,
+    RESETS,
+    Limit,
+    Limits,
+)
 from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
@@ -24,6 +31,7 @@ def _longest(problem: RNNProblem) -> int:
 
 
 RNN_LIMITS: Limits[RNNProblem] = (
+    MODES,
     RESETS,
     DEVICE_LENGTHS,
     Limit(

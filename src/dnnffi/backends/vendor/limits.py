@@ -39,6 +39,15 @@ class Limit(NamedTuple, Generic[Asked]):
 
 Limits = tuple[Limit[Asked], ...]
 
+_MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
+
+MODES: Limit[RNNProblem] = Limit(
+    lambda problem: problem.spec.mode not in _MODES,
+    "has no networks of mode {asked.spec.mode!r}",
+    "backend='reference' has every mode",
+)
+"""A limit of all backends but the reference: they have kernels for these modes."""
+
 RESETS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_resets,
     "has no resets",

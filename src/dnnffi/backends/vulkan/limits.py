@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, MODES, Limit, Limits
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
 DTYPES = ("float16", "float32")
 
 RNN_LIMITS: Limits[RNNProblem] = (
+    MODES,
     DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.training,
