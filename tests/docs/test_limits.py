@@ -67,7 +67,7 @@ SAID = {
         {0.2: "A fifth of a second after the end of the first one"}[network.FIRST_BUDGET],
         {0.1: "of a network it is a tenth of a second"}[network.LATER_BUDGET],
         {0.5: '"now"` half a second'}[tuning.BUDGET],
-        {8: "first seven calls of a network run by"}[route.CALLS_BEFORE_TUNING],
+        {8: "first seven calls of a network run by"}[network.CALLS_BEFORE_TUNING],
         f"many calls (2 to {route.MAX_CALLS_BEFORE_CAPTURE})",
         {3600.0: "an hour later or more"}[files.ABANDONED_SECONDS],
     ],

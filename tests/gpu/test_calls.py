@@ -13,7 +13,7 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.backends.cudnn import library
 from dnnffi.errors import ContextError, PerformanceWarning, UnsupportedError
-from dnnffi.rnn import route
+from dnnffi.rnn import network
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -26,7 +26,7 @@ SPEC = RNNSpec(mode="lstm", input_size=6, hidden_size=8, num_layers=2, dtype="fl
 @pytest.fixture(autouse=True)
 def _by_the_rule(monkeypatch):
     """Calls by the rule alone, whose results are equal to the last bit."""
-    monkeypatch.setattr(route, "CALLS_BEFORE_TUNING", 10**9)
+    monkeypatch.setattr(network, "CALLS_BEFORE_TUNING", 10**9)
     dnnffi.clear_plans()
     yield
     dnnffi.clear_plans()

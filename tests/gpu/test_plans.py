@@ -13,7 +13,7 @@ from conformance import Case, problem_of
 import dnnffi
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.dropout import DropoutState
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 

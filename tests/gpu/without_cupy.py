@@ -11,7 +11,7 @@ os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
 import numpy as np  # noqa: E402
 
 import dnnffi  # noqa: E402
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING  # noqa: E402
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING  # noqa: E402
 
 STEPS, BATCH, INPUT, HIDDEN = 20, 16, 32, 64
 

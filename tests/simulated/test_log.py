@@ -10,7 +10,7 @@ import pytest
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.spec.conv_options import ConvOptions
 
 SPEC = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")

@@ -31,7 +31,7 @@ from dnnffi.errors import (
 from dnnffi.execution.replay import MOST_GRAPHS
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
 from dnnffi.rnn import tuning
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.rnn import RNNSpec
 from simulators.cuda.memory import Stream

@@ -14,7 +14,7 @@ from stress.user_arrays import UserArray
 import dnnffi
 from dnnffi import RNNSpec, RNNWeights
 from dnnffi.device.external import DeviceArray
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 
 STEPS, BATCH = 5, 2
 SPECS = {

@@ -17,7 +17,7 @@ import dnnffi
 from dnnffi import RNNStream
 from dnnffi.backends import registry
 from dnnffi.errors import UnsupportedError
-from dnnffi.rnn.route import CALLS_BEFORE_TUNING
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 
 LSTM = SPECS["lstm"]
 EXACT = 1e-12

@@ -9,11 +9,9 @@ from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.execution.measure import FAILURES
 from dnnffi.log import logger
-from dnnffi.rnn.network import CALLS_BEFORE_TUNING, Choice, Network
+from dnnffi.rnn.network import Choice, Network
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.problem import RNNProblem
-
-__all__ = ["CALLS_BEFORE_TUNING", "Route", "RouteFinder"]
 
 CAPTURE_MS = 1.0
 """About how many milliseconds a capture takes on the host."""
