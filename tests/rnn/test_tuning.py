@@ -15,7 +15,7 @@ from rnn.candidates_by_script import Script, ScriptedCandidates, ScriptedMemory,
 
 from dnnffi import RNNWeights, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
-from dnnffi.execution.tuner import MAX_CHECKED
+from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn import staging, tuning
 from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune

@@ -24,7 +24,7 @@ from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor
 from dnnffi.errors import PerformanceWarning
 from dnnffi.execution import store
-from dnnffi.execution.tuner import MAX_CHECKED
+from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import FORWARD, OPERATIONS, ConvProblem

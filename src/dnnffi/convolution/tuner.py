@@ -15,7 +15,7 @@ from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_ex
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.locks import Turn
 from dnnffi.execution.store import checked_time
-from dnnffi.execution.tuner import Tuner
+from dnnffi.execution.stored_results import StoredResults
 from dnnffi.log import log_measurement, logger
 from dnnffi.spec.checks import check_integer
 from dnnffi.spec.conv_problem import ConvProblem
@@ -93,7 +93,7 @@ class ConvClassState:
             self._by_heuristics = chosen
 
 
-class ConvTuner(Tuner[ConvProblem, ConvTuning]):
+class ConvTuner(StoredResults[ConvProblem, ConvTuning]):
     """Tuning results of convolutions, by size class of a layer (`size_class`)."""
 
     def __init__(self, source: TunableSource) -> None:

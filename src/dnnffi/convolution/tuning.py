@@ -32,7 +32,7 @@ from dnnffi.execution.measure import (
     median_time,
     sample,
 )
-from dnnffi.execution.tuner import MAX_CHECKED
+from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.spec.conv_problem import ConvProblem
 
 BUDGET = 8.0

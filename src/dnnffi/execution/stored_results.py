@@ -17,8 +17,8 @@ P = TypeVar("P")
 T = TypeVar("T", bound=NamedTuple)  # fields are plain JSON, or named tuples of it
 
 
-class Tuner(ABC, Generic[P, T]):
-    """Tuning results of the problems of one family, each on one device.
+class StoredResults(ABC, Generic[P, T]):
+    """Tuning results of the problems of one family on disk, each on one device.
 
     A family says what identifies a result, how a stored result is read and checked, and which
     results it keeps in this process.

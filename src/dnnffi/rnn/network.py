@@ -4,7 +4,7 @@ A network is prepared once; sizes belong to a call. Sizes form classes (`dnnffi.
 The first class is measured after a few calls of the network, on a call whose sizes were seen, and
 the choice serves all sizes of the class from then on. Another class borrows the choice of the
 nearest measured one, and is measured once its calls have taken much longer than measuring does.
-Before any class is measured, the vendor's rule chooses.
+Before any class is measured, a rule chooses (`CandidateSet.by_rule`).
 """
 
 from __future__ import annotations
@@ -253,7 +253,10 @@ class Network:
         self._candidates.check(problem)
 
     def by_rule(self, problem: RNNProblem, generator: Any) -> AddressExecutor:
-        """Return the executor that the vendor's rule picks; `UnsupportedError` if there is none."""
+        """Return the executor of a problem that was not measured.
+
+        Raises `UnsupportedError` if there is none.
+        """
         return self._candidates.by_rule(problem, self.launch(), generator)
 
     def _apply(self, found: RNNClassState, problem: RNNProblem, known: RouteChoice) -> bool:

@@ -32,7 +32,7 @@ from dnnffi.execution.cache import keep_newest
 from dnnffi.execution.comparison import tolerance
 from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
 from dnnffi.execution.store import checked_time
-from dnnffi.execution.tuner import MAX_CHECKED, Tuner
+from dnnffi.execution.stored_results import MAX_CHECKED, StoredResults
 from dnnffi.log import log_measurement, logger
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
@@ -408,7 +408,7 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else int(array.data.ptr)
 
 
-class RNNTuner(Tuner[RNNProblem, RouteChoice]):
+class RNNTuner(StoredResults[RNNProblem, RouteChoice]):
     """Findings about the networks of one backend."""
 
     def __init__(

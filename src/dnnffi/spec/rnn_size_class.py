@@ -23,15 +23,15 @@ class RNNSizeClass(NamedTuple):
     max_steps: int
     is_ragged: bool
 
-    def distance(self, other: RNNSizeClass) -> tuple[bool, bool, float]:
+    def distance(self, other: RNNSizeClass) -> tuple[bool, float]:
         """Order other classes by how well their choice serves this one, the best first.
 
-        The same raggedness comes first, then classes with at least as many rows, then the nearest.
+        Classes with at least as many rows come first, then the nearest.
         """
         rows = self.max_rows / other.max_rows
         steps = self.max_steps / other.max_steps
         far = max(rows, 1 / rows) ** 2 * max(steps, 1 / steps)
-        return self.is_ragged != other.is_ragged, rows > 1, far
+        return rows > 1, far
 
     def __str__(self) -> str:
         kind = "ragged" if self.is_ragged else "full"
