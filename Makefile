@@ -134,7 +134,7 @@ mutate: $(dev) ## Change the code in single places and see whether the tests not
 	$(run) tests/mutation.py $(MUTATE_ARGS)
 
 hash-records: $(dev) ## Write the hashes of the package's parts into records that have a commit
-	$(run) docs/hash_records.py
+	$(run) release/hash_records.py
 
 release: $(dev) ## Build the archives of a release, check them, and print what a person has to do
 	$(run) release/release.py

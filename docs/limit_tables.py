@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from records import Block, shows
 
-from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn.graph.known_wrong import TABLE as WRONG_ENGINES
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.own.recurrent.limits import LIMITS as OWN_LIMITS
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.backends.vendor.limits import Limits, limit_of

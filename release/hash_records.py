@@ -1,6 +1,6 @@
 """Adds the hashes of the package's parts to records that name their source only as a whole.
 
-    python docs/hash_records.py
+    python release/hash_records.py
 
 A record has the hash of all source files, `src_sha256`. This script looks in the history for the
 commit whose source files have that hash, and writes into the record the hashes that the parts of

@@ -17,7 +17,7 @@ from conformance import deviation, tolerance
 
 import dnnffi
 from dnnffi import testing
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions

@@ -13,7 +13,7 @@ from dnnffi import testing
 from dnnffi.backends.registry import BACKENDS
 from dnnffi.convolution import backend as backends
 from dnnffi.convolution.backend import ReferenceConvBackend, conv_backends
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem

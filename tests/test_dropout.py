@@ -13,7 +13,7 @@ from stress.bounds import bounded, in_child, switching_often
 
 import dnnffi
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn.reference import HostGenerator
+from dnnffi.rnn.reference_plan import HostGenerator
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 

@@ -14,7 +14,7 @@ from dnnffi import DropoutState, RNNProblem, RNNSpec, RNNWeights, testing
 from dnnffi.execution.comparison import relative_deviation
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn.backend import ReferenceRNNBackend, rnn_backends
-from dnnffi.rnn.reference import HostGenerator, ReferenceRNNPlan
+from dnnffi.rnn.reference_plan import HostGenerator, ReferenceRNNPlan
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from dnnffi.plans import clear_plans as clear_plans
     from dnnffi.plans import held_memory as held_memory
     from dnnffi.rnn.backend import HeldMemory as HeldMemory
-    from dnnffi.rnn.functions import Gradients as Gradients
-    from dnnffi.rnn.functions import RNNContext as RNNContext
     from dnnffi.rnn.functions import gru as gru
     from dnnffi.rnn.functions import gru_forward as gru_forward
     from dnnffi.rnn.functions import lstm as lstm
@@ -62,6 +60,8 @@ if TYPE_CHECKING:
     from dnnffi.rnn.functions import rnn_relu_forward as rnn_relu_forward
     from dnnffi.rnn.functions import rnn_tanh as rnn_tanh
     from dnnffi.rnn.functions import rnn_tanh_forward as rnn_tanh_forward
+    from dnnffi.rnn.gradients import Gradients as Gradients
+    from dnnffi.rnn.gradients import RNNContext as RNNContext
     from dnnffi.rnn.packed import PackedRNN as PackedRNN
     from dnnffi.rnn.packed import load_rnn as load_rnn
     from dnnffi.rnn.packed import pack_rnn as pack_rnn
@@ -112,9 +112,8 @@ _MODULES = {
     "dnnffi.rnn.backend": ("HeldMemory",),
     "dnnffi.matrices": ("matmul",),
     "dnnffi.plans": ("cached_plans", "clear_plans", "held_memory"),
+    "dnnffi.rnn.gradients": ("Gradients", "RNNContext"),
     "dnnffi.rnn.functions": (
-        "Gradients",
-        "RNNContext",
         "gru",
         "gru_forward",
         "lstm",

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnffi import testing
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.execution.comparison import inexact
-from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.rnn.reference_plan import ReferenceRNNPlan
 
 seeds = st.integers(0, 2**32 - 1)
 roundoffs = st.sampled_from([2.0**-53, 2.0**-11, 2.0**-8])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from verification import pytest_runtest_call, refused, write  # noqa: F401
 
-from dnnffi.rnn import tuning
+from dnnffi.rnn import tuner, tuning
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,6 +30,7 @@ def replayed(monkeypatch):
         return choose(slower, left_out, source)
 
     monkeypatch.setattr(tuning, "choose", by_graphs)
+    monkeypatch.setattr(tuner, "choose", by_graphs)
 
 
 def pytest_collection_modifyitems(items):

@@ -17,7 +17,7 @@ from dnnffi.backends.own.epilogue import EpilogueKernel
 from dnnffi.backends.registry import named
 from dnnffi.backends.resources import resources_of
 from dnnffi.convolution.executor_plan import CAPTURED_AT
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.dtypes import dtype_object

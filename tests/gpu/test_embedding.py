@@ -67,7 +67,7 @@ def test_a_network_is_known_although_cupy_holds_the_tensor_of_its_weights(monkey
     flat = torch.randn(dnnffi.weight_layout(spec, "cudnn").size, device="cuda")
     weights = dnnffi.RNNWeights(flat, spec)
     dnnffi.gru(torch.randn(4, 2, 3, device="cuda"), None, weights, options=options())
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)  # what is known does without
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)  # what is known does without
     x = torch.randn(6, 3, 3, device="cuda")
     y, _ = dnnffi.gru(x, None, weights, options=options())
     monkeypatch.undo()

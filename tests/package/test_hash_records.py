@@ -11,7 +11,7 @@ import pytest
 
 from dnnffi.cli.sources import hashes_of, source_hash
 
-SCRIPT = Path(__file__).parents[2] / "docs" / "hash_records.py"
+SCRIPT = Path(__file__).parents[2] / "release" / "hash_records.py"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import dnnffi
 from dnnffi import RNNSpec, RNNWeights
 from dnnffi.convolution import functions as conv_functions
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn import functions as rnn_functions
+from dnnffi.rnn import call_path
 
 STEPS, BATCH = 4, 3
 SPEC = RNNSpec(mode="lstm", input_size=5, hidden_size=6, num_layers=2, bidirectional=True)
@@ -37,7 +37,7 @@ def flattened(results):
 
 def forget(monkeypatch):
     """Refuse the checks of a network that is not known."""
-    monkeypatch.setattr(rnn_functions, "weights_of", None)
+    monkeypatch.setattr(call_path, "weights_of", None)
 
 
 def gradients(context, y):

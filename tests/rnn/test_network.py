@@ -23,7 +23,7 @@ from dnnffi.rnn.tuning import BUDGET, RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import RNNSizeClass
+from dnnffi.spec.rnn_size_class import RNNSizeClass
 
 SPEC = RNNSpec(mode="lstm", input_size=3, hidden_size=4)
 LENGTHS = (3, 20, 7)

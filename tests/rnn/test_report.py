@@ -11,7 +11,7 @@ from dnnffi.rnn.tuning import RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import RNNSizeClass
+from dnnffi.spec.rnn_size_class import RNNSizeClass
 
 PROBLEM = RNNProblem.dense(RNNSpec(mode="lstm", input_size=3, hidden_size=4), steps=5, batch=2)
 TIMES = {"cudnn standard": Times(1.25, 0.5), "cudnn persist_static": Times(2.0)}

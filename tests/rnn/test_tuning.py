@@ -18,7 +18,8 @@ from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
 from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn import staging, tuning
-from dnnffi.rnn.tuning import RNNTuner, RouteChoice, Times, choose, tune
+from dnnffi.rnn.tuner import RNNTuner
+from dnnffi.rnn.tuning import RouteChoice, Times, choose, tune
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec

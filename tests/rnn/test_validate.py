@@ -15,7 +15,7 @@ from dnnffi import RNNProblem, RNNSpec, ValidationError, testing
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.execution import comparison
 from dnnffi.rnn.backend import rnn_backends
-from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.rnn.reference_plan import ReferenceRNNPlan
 
 MODES = ("rnn_tanh", "rnn_relu", "gru", "lstm")
 DTYPES = ("float16", "bfloat16")

@@ -13,7 +13,7 @@ import dnnffi
 from dnnffi.backends import registry
 from dnnffi.backends.conv_interface import SearchedSource
 from dnnffi.backends.vendor.handle import close_handles
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.external.use import current_allocator, current_stream
 from dnnffi.reference import conv as reference

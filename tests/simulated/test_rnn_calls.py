@@ -45,7 +45,7 @@ def computed(simulator):
 def test_a_known_call_gives_what_the_first_gave(simulator, monkeypatch):
     x, hx, weights = arrays_of(simulator)
     expected = lstm(x, hx, weights)
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)  # what is known does without
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)  # what is known does without
     y, (h_n, c_n) = lstm(x, hx, weights)
     np.testing.assert_array_equal(y, expected[0])
     np.testing.assert_array_equal(h_n, expected[1][0])
@@ -57,7 +57,7 @@ def test_a_known_call_for_training_gives_gradients(simulator, monkeypatch):
     train = partial(dnnffi.lstm_forward, x, hx, weights, backend="cudnn")
     dy = random(simulator, (STEPS, BATCH, SPEC.hidden_size), 5)
     expected = train()[2].backward(dy)
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)
     found = train()[2].backward(dy)
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.weights.flat, expected.weights.flat)
@@ -67,7 +67,7 @@ def test_calls_of_several_shapes_are_known_beside_each_other(simulator, monkeypa
     x, hx, weights = arrays_of(simulator)
     longer = random(simulator, SPEC.x_shape(STEPS + 1, BATCH), 4)
     expected = lstm(longer, hx, weights)[0]
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)
     np.testing.assert_array_equal(lstm(longer, hx, weights)[0], expected)
     assert lstm(x, hx, weights)[0].shape == (STEPS, BATCH, SPEC.hidden_size)
 
@@ -161,7 +161,7 @@ def test_a_plan_that_was_cleared_is_not_known(simulator, monkeypatch):
     lstm(x, hx, weights)
     (after,) = plans.values()
     assert after is not before
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)
     lstm(x, hx, weights)  # by the new one, which is known
 
 
@@ -175,7 +175,7 @@ def test_what_is_known_keeps_no_plan(simulator):
 
 
 def test_only_so_many_networks_of_the_same_weights_are_known(simulator, monkeypatch):
-    monkeypatch.setattr("dnnffi.rnn.functions.MAX_NETWORKS", 2)
+    monkeypatch.setattr("dnnffi.rnn.call_path.MAX_NETWORKS", 2)
     x, hx, weights = arrays_of(simulator)
     for high in (1.0, 2.0, 3.0, 4.0):
         lstm(x, hx, weights, options={"clip": (-1.0, high)})
@@ -197,7 +197,7 @@ def test_new_sizes_of_a_known_network_need_no_checks_of_its_weights(simulator, m
     shape, more = sizes["shape"], {name: sizes[name] for name in sizes if name != "shape"}
     x = random(simulator, shape, 7)
     expected = dnnffi.lstm(np.asarray(x), None, on_the_host(weights), backend="reference", **more)
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)
     found = lstm(x, None, weights, **more)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
 
@@ -216,7 +216,7 @@ def test_a_network_with_dropout_is_known_by_its_random_numbers(simulator, monkey
 
     y(STEPS, state)
     expected = [y(STEPS, other), y(STEPS + 1, other)][1]
-    monkeypatch.setattr("dnnffi.rnn.functions.weights_of", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path.weights_of", None)
     np.testing.assert_array_equal(y(STEPS + 1, state), expected)
     with pytest.raises(TypeError):  # looked at closely
         y(STEPS, dnnffi.DropoutState(seed=7))

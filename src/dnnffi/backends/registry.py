@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn.entry import CUDNN
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.miopen.entry import MIOPEN
 from dnnffi.backends.vulkan.entry import VULKAN
 from dnnffi.device.arrays import kind

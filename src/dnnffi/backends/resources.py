@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.registry import REFERENCE, backend_of, kind_error, named
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.backends.vendor.library import VendorLibrary

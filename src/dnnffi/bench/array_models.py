@@ -15,7 +15,7 @@ from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.cupy import import_cupy
 from dnnffi.device.interface import NDArray
 from dnnffi.rnn.executor_plan import ExecutorPlan
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 from dnnffi.spec.names import LayoutName
 
 DROPOUT = 0.4  # probability between the layers, as in fastrnns

@@ -16,7 +16,7 @@ from dnnffi.bench.creator import Creator, Limits
 from dnnffi.bench.jax_scan import scan
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 
 
 def lstm(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:

@@ -15,7 +15,7 @@ from jax import lax
 
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 
 _UNROLLED = 10
 

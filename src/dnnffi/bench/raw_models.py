@@ -16,7 +16,7 @@ from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray, Stream
 from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backends
 from dnnffi.rnn.executor import RNNExecutor
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 from dnnffi.rnn.tuning import RouteChoice, tune
 from dnnffi.spec.problem import RNNProblem
 

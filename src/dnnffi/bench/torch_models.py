@@ -16,7 +16,7 @@ from dnnffi.bench.creator import LSTM, LSTM_LAYERS, LSTM_LENGTHS, Creator, Limit
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 
 
 def device(place: str) -> str:

@@ -54,7 +54,7 @@ PARTS = {
         "spec/weights.py",
         "spec/problem.py",
         "spec/likely_cause.py",
-        "spec/size_class.py",
+        "spec/rnn_size_class.py",
     ),
     "spec-conv": ("spec/conv*.py",),
     "spec": (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from dnnffi.backends.backend import Backend
 from dnnffi.backends.conv_interface import ConvProblemPlan, SearchedSource, TunableSource
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.resources import Backends, Resources
 from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.convolution.executor_plan import ExecutorConvPlan
 from dnnffi.convolution.finder import SearchFinder, TunedFinder
-from dnnffi.convolution.reference import EmptyConvPlan, ReferenceConvPlan
+from dnnffi.convolution.reference_plan import EmptyConvPlan, ReferenceConvPlan
 from dnnffi.convolution.tuner import ConvTuner
 from dnnffi.device.arrays import device_of
 from dnnffi.device.interface import Array, Memory

@@ -19,7 +19,7 @@ from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
-from dnnffi.convolution.reference import ReferenceConvPlan, check_conv
+from dnnffi.convolution.reference_plan import ReferenceConvPlan, check_conv
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, conversion, is_external, kind
 from dnnffi.device.cupy import import_cupy

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.registry import REFERENCE, kind_error
 from dnnffi.backends.resources import Backends, Resources
 from dnnffi.backends.rnn_interface import PackedNetwork
@@ -29,8 +29,8 @@ from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.network import Network, PlanParts
 from dnnffi.rnn.operations import Operations
 from dnnffi.rnn.packed_plan import PackedPlan
-from dnnffi.rnn.reference import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
-from dnnffi.rnn.tuning import RNNTuner
+from dnnffi.rnn.reference_plan import HostGenerator, ReferenceBufferPlan, ReferenceRNNPlan
+from dnnffi.rnn.tuner import RNNTuner
 from dnnffi.spec.checks import ITEM_SIZES, check_flag, check_integer
 from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.problem import RNNProblem

@@ -18,7 +18,7 @@ from dnnffi.rnn.backend import DeviceRNNBackend, RNNBackend
 from dnnffi.rnn.call_settings import CallSettings, PlanKey, problem_of
 from dnnffi.rnn.executor_plan import ExecutorPlan
 from dnnffi.rnn.network import Network
-from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.rnn.reference_plan import ReferenceRNNPlan
 from dnnffi.weights import RNNWeights
 
 MAX_NETWORKS = 8

@@ -1,6 +1,7 @@
 """A network on one device: what the calls of all its sizes share.
 
-A network is prepared once; sizes belong to a call. Sizes form classes (`dnnffi.spec.size_class`).
+A network is prepared once; sizes belong to a call. Sizes form classes
+(`dnnffi.spec.rnn_size_class`).
 The first class is measured after a few calls of the network, on a call whose sizes were seen, and
 the choice serves all sizes of the class from then on. Another class borrows the choice of the
 nearest measured one, and is measured once its calls have taken much longer than measuring does.
@@ -24,10 +25,11 @@ from dnnffi.execution.locks import Turn
 from dnnffi.execution.measure import FAILURES
 from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.tuning import BUDGET, RNNTuner, RouteChoice
+from dnnffi.rnn.tuner import RNNTuner
+from dnnffi.rnn.tuning import BUDGET, RouteChoice
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import RNNSizeClass, size_class
+from dnnffi.spec.rnn_size_class import RNNSizeClass, size_class
 
 CALLS_BEFORE_TUNING = 8
 """Calls of a network, and of a class with no choice to borrow, that run before a measurement."""

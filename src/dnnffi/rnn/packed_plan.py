@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.rnn_interface import PackedNetwork, ResetArrays
 from dnnffi.device.interface import NDArray
 from dnnffi.errors import UnsupportedError

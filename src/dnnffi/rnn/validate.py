@@ -8,7 +8,7 @@ from typing import Any
 from dnnffi.device.arrays import to_host
 from dnnffi.device.interface import AnyArray
 from dnnffi.execution.comparison import Results, compare
-from dnnffi.rnn.reference import ReferenceRNNPlan
+from dnnffi.rnn.reference_plan import ReferenceRNNPlan
 from dnnffi.rnn.resets import Resets
 from dnnffi.rnn.row_arrays import lengths_on_host
 from dnnffi.spec.problem import RNNProblem

@@ -14,6 +14,7 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
 from dnnffi.rnn import functions as core
+from dnnffi.rnn.call_path import run_embedded
 from dnnffi.rnn.resets import RESET_NAMES, check_given
 from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
@@ -210,7 +211,7 @@ def _run_on_gpu(
     network = mode, training, num_layers, bidirectional, batch_first, backend
     call = network, lengths, batch_sizes
     drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
-    y, h_n, c_n, context = core.run_embedded(
+    y, h_n, c_n, context = run_embedded(
         *(x, hx, weights, call, options, drops, allocation),
         is_watched=is_watched,
         resets=resets,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.backend import Backend
 from dnnffi.backends.cudnn import library, limits
 from dnnffi.backends.cudnn.conv_executor import CudnnConvolutions
 from dnnffi.backends.cudnn.rnn_candidates import CudnnCandidates
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 
 CUDNN = Backend(

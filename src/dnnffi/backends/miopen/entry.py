@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.miopen import library, limits
 from dnnffi.backends.miopen.conv_source import MiopenConvolutions
 from dnnffi.backends.miopen.dropout import Generator

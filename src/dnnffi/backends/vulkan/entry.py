@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.vulkan.device import adapters, open_device
 from dnnffi.backends.vulkan.limits import CONV_LIMITS, RNN_LIMITS
 from dnnffi.backends.vulkan.network import VulkanNetwork

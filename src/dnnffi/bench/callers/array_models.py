@@ -17,7 +17,7 @@ from dnnffi.bench.creator import Creator
 from dnnffi.bench.model import ModelDef
 from dnnffi.bench.shapes import Data, Shape
 from dnnffi.device.interface import NDArray
-from dnnffi.rnn.functions import Gradients
+from dnnffi.rnn.gradients import Gradients
 from dnnffi.spec.names import LayoutName
 
 NUM_ARRAY_SETS = 64

@@ -11,7 +11,7 @@ import numpy as np
 from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor, EngineChoice
 from dnnffi.backends.cudnn.conv_executor import EngineExecutors
 from dnnffi.backends.cudnn.library import Library
-from dnnffi.convolution.reference import ReferenceConvPlan
+from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.convolution.tuner import ConvTuner
 from dnnffi.convolution.tuning import ConvTuning
 from dnnffi.device.dtypes import dtype_object

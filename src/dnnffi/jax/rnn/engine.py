@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnffi.backends.backend import Backend
+from dnnffi.backends.entry import Backend
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
@@ -20,7 +20,7 @@ from dnnffi.device.interface import Launch
 from dnnffi.jax.engine import Host, Lender, VendorHandles, memory_at
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.tuning import RNNTuner
+from dnnffi.rnn.tuner import RNNTuner
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.weights import RNNWeights

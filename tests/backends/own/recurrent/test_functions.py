@@ -106,7 +106,7 @@ def test_a_known_call_with_resets_is_not_looked_at_closely(emulated, monkeypatch
         return [y, grads.x, grads.weights.flat, *(grads.reset_to or ())]
 
     expected = [call(seed) for seed in (1, 2)][1]
-    monkeypatch.setattr("dnnffi.rnn.functions._run_checked", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path._run_checked", None)
     for one, other in zip(call(2), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -199,7 +199,7 @@ def test_a_known_call_with_lengths_on_the_device_is_not_looked_at_closely(emulat
     x = emulated.asarray(np.ones((4, 5, 3), "f4"))
     more = {"lengths": lengths, "backend": "cudnn"}
     dnnffi.gru(x, None, weights, **more)
-    monkeypatch.setattr("dnnffi.rnn.functions._run_checked", None)
+    monkeypatch.setattr("dnnffi.rnn.call_path._run_checked", None)
     lengths[...] = LENGTHS[::-1]
     y = np.asarray(dnnffi.gru(x, None, weights, **more)[0])
     for row, length in enumerate(LENGTHS[::-1]):

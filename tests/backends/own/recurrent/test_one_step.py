@@ -14,7 +14,7 @@ from dnnffi.backends.own.recurrent.one_step import OneStepNetwork, division, div
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import size_class
+from dnnffi.spec.rnn_size_class import size_class
 
 
 class OneStep(Network):

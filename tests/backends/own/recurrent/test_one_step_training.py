@@ -15,7 +15,7 @@ from dnnffi.reference.dropout import own_masks
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import size_class
+from dnnffi.spec.rnn_size_class import size_class
 
 MODES = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 ALLOWED = {"float32": 2e-3, "float16": 5e-3, "bfloat16": 3e-2}

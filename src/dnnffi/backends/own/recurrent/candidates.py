@@ -43,7 +43,7 @@ from dnnffi.errors import DnnffiError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.size_class import RNNSizeClass, size_class
+from dnnffi.spec.rnn_size_class import RNNSizeClass, size_class
 
 OWN = "own"
 """The name of the source, and of the algorithm that users name."""

@@ -25,7 +25,7 @@ from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.size_class import RNNSizeClass
+from dnnffi.spec.rnn_size_class import RNNSizeClass
 from dnnffi.spec.weights import weight_layout
 
 MAX_ROWS = 256

@@ -246,8 +246,8 @@ constexpr int HELD_REGISTERS = FMA ? 0 : 4 * WARP_TILES * (2 * K_REGISTERS + COL
 constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
 
 /* Blocks of a cluster's kernel for which a multiprocessor has registers. With one each, 32 clusters of four blocks
-   did not run at once on 132 multiprocessors, and took 1.4 times as long. Rows of unequal length took longer with
-   two. */
+   did not run at once on 132 multiprocessors, and the last ones began when others had ended. Rows of unequal length
+   took longer with two. */
 constexpr int MIN_BLOCKS = RESETS && !PACKED && !FMA && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS ? 2 : 1;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what

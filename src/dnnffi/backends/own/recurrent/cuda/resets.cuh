@@ -49,8 +49,8 @@ struct Borders
 
 /* The flags of a group's rows for WINDOW turns of the pass, in shared memory: whether there is a flagged border after
    a row's step. (A turn of a forward pass is a step.) They are loaded when a window begins, by all threads at once.
-   Loads in every step cost more: their addresses and conditions took 0.08 us of a step, and they delayed the words
-   that came back behind them. */
+   Loads in every step took longer, by their addresses and conditions, and delayed the words that came back behind
+   them. */
 struct ResetWindow
 {
     static constexpr int GROUP_ROWS = SUBTILES * ROWS, WINDOW = RESET_FLAGS / GROUP_ROWS;
