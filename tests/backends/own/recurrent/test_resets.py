@@ -8,6 +8,8 @@ import pytest
 from backends.own.recurrent.emulated_network import ResetArrays, rows_of, way
 from backends.own.recurrent.kernel_setup import ALLOWED, Setup
 
+from dnnffi.backends.own.recurrent import config
+
 CLUSTER = {"cluster": True}
 
 SETUPS = (
@@ -62,35 +64,49 @@ def drawn(case, rng, rate, size):
 def test_states_are_replaced_as_in_the_reference(cublas, setup, rate):
     rng = np.random.default_rng(SETUPS.index(setup))
     for number in range(3):
-        problem = setup.problem(rng)._replace(has_resets=True)
-        case = conformance.Case(problem, bool(rng.integers(2)), number)
-        arrays = conformance.arrays_of(case)
-        resets, reset_to = drawn(case, rng, rate, 4.0 if setup.narrow else 0.5)
-        with setup.network(cublas, problem, seed=number * 1000) as network:
-            found = network.results(arrays, resets=resets)
-        done, grads = conformance.passes(case, arrays, resets=resets.flags, reset_to=reset_to)
-        pairs = {"y": (found.y, done.y), "h_n": (found.h_n, done.h_n), "c_n": (found.c_n, done.c_n)}
-        if problem.training:
-            weights = [
-                np.concatenate([np.asarray(a, "f8").ravel() for a in some])
-                for some in (found.dweights, grads.weights)
-            ]
-            pairs |= {
-                "dx": (found.dx, grads.x),
-                "dh_0": (found.dh_0, grads.h_0),
-                "dc_0": (found.dc_0, grads.c_0),
-                "dweights": weights,
-            }
-            if reset_to is not None:
-                names = "dreset_h", "dreset_c"
-                pairs |= dict(
-                    zip(names, zip(network.dresets, grads.reset_to, strict=True), strict=True)
-                )
-        allowed = ALLOWED["strict" if setup.strict else setup.dtype]
-        for name, (one, other) in pairs.items():
-            if one is not None:
-                error = conformance.deviation(one, other)
-                assert error <= allowed, f"{name} of {case}: off by {error:.3g}, allowed {allowed}"
+        compare(cublas, setup, setup.problem(rng), rng, rate, number)
+
+
+@pytest.mark.parametrize("steps", [15, 16, 17])
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_windows_of_flags_follow_each_other(cublas, monkeypatch, setup, steps):
+    """A window is 8 steps of 8 rows, 4 of 16, 1 of 64."""
+    monkeypatch.setattr(config, "_RESET_FLAGS", 64)
+    rng = np.random.default_rng(100 * steps + SETUPS.index(setup))
+    compare(cublas, setup, setup.problem(rng, steps=steps), rng, 0.2, steps)
+
+
+def compare(cublas, setup, problem, rng, rate, number):
+    """Compare a setup with the reference on a problem with resets."""
+    problem = problem._replace(has_resets=True)
+    case = conformance.Case(problem, bool(rng.integers(2)), number)
+    arrays = conformance.arrays_of(case)
+    resets, reset_to = drawn(case, rng, rate, 4.0 if setup.narrow else 0.5)
+    with setup.network(cublas, problem, seed=number * 1000) as network:
+        found = network.results(arrays, resets=resets)
+    done, grads = conformance.passes(case, arrays, resets=resets.flags, reset_to=reset_to)
+    pairs = {"y": (found.y, done.y), "h_n": (found.h_n, done.h_n), "c_n": (found.c_n, done.c_n)}
+    if problem.training:
+        weights = [
+            np.concatenate([np.asarray(a, "f8").ravel() for a in some])
+            for some in (found.dweights, grads.weights)
+        ]
+        pairs |= {
+            "dx": (found.dx, grads.x),
+            "dh_0": (found.dh_0, grads.h_0),
+            "dc_0": (found.dc_0, grads.c_0),
+            "dweights": weights,
+        }
+        if reset_to is not None:
+            names = "dreset_h", "dreset_c"
+            pairs |= dict(
+                zip(names, zip(network.dresets, grads.reset_to, strict=True), strict=True)
+            )
+    allowed = ALLOWED["strict" if setup.strict else setup.dtype]
+    for name, (one, other) in pairs.items():
+        if one is not None:
+            error = conformance.deviation(one, other)
+            assert error <= allowed, f"{name} of {case}: off by {error:.3g}, allowed {allowed}"
 
 
 @pytest.mark.parametrize("number", range(4))
