@@ -36,7 +36,10 @@ MERGED = (
     "after the run modules were merged, calls got their workspaces in another way, and resets the "
     "kernels of calls without; needs a GPU"
 )
-FLAGS = "the kernels of calls with resets load flags earlier since the run; needs a GPU"
+FLAGS = (
+    "kernels of rows of unequal length and of resets load what a step needs in another way since the "
+    "run; needs a GPU"
+)
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -160,29 +160,26 @@ class ExecutorPlan:
             resets = self._taken_resets(flags, reset_to)
             if resets is None:
                 return None
-        if lengths is not None and (
-            lengths.__class__ is not self.parts.ndarray
-            or not lengths._c_contiguous
-            or lengths.shape != (self.problem.batch,)
-            or lengths.dtype.name != "int32"
-            or lengths.data.ptr % lengths.dtype.itemsize
-            or not self._is_here(lengths)
-        ):
+        of_batch = (self.problem.batch,)
+        if lengths is not None and not self._takes_integers(lengths, of_batch, ("int32",)):
             return None
         return resets, lengths
 
-    def _is_here(self, array: Array) -> bool:
-        return self.parts.is_only_device or array.data.device_id == self.device
+    def _takes_integers(self, array: Any, shape: tuple[int, ...], dtypes: Collection[str]) -> bool:
+        """Whether a call can use an array as it is, of one of the dtypes; see `takes`."""
+        parts = self.parts
+        return (
+            array.__class__ is parts.ndarray
+            and array._c_contiguous
+            and array.shape == shape
+            and array.dtype.name in dtypes
+            and not array.data.ptr % array.dtype.itemsize
+            and (parts.is_only_device or array.data.device_id == self.device)
+        )
 
     def _taken_resets(self, flags: Any, reset_to: Any) -> Resets | None:
         parts = self.parts
-        if (
-            flags.__class__ is not parts.ndarray
-            or not flags._c_contiguous
-            or flags.shape != self.x_shape[:-1]
-            or flags.dtype.name not in FLAG_DTYPES
-            or not self._is_here(flags)
-        ):
+        if not self._takes_integers(flags, self.x_shape[:-1], FLAG_DTYPES):
             return None
         if reset_to is None:
             return Resets(flags)

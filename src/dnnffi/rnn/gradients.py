@@ -1,4 +1,4 @@
-"""What a training forward pass returns for its backward pass, and what that returns."""
+"""`RNNContext`, which a training forward pass returns, and the gradients of its backward pass."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ struct ResetLayout
     }
 };
 
-/* Of a thread's cells, whether there is a flagged border after a step. */
+/* Flags of the borders after a step, one for each of a thread's cells. */
 struct Borders
 {
     u32 of[WARP_TASKS][CELLS];
