@@ -104,15 +104,16 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             yield words, _most_promising(kind, batch)
         wide = Kind("lstm", 2816, "float16", **training)
         yield f"lstm float16 2816 {phase}", _most_promising(wide, 64)
-        for mode, dtype, hidden, batch, layers in (
-            ("lstm", "float16", 128, 16, 1),
-            ("gru", "float32", 96, 16, 1),
-            ("gru", "float16", 128, 8, 2),
+        for mode, dtype, hidden, batch, layers, more in (
+            ("lstm", "float16", 128, 16, 1, {}),
+            ("gru", "float32", 96, 16, 1, {}),
+            ("gru", "float16", 128, 8, 2, {}),
+            ("gru", "float32", 128, 256, 1, {"resets": True}),
         ):
-            kind = Kind(mode, hidden, dtype, **training, layers=layers)
+            kind = Kind(mode, hidden, dtype, **training, layers=layers, **more)
             layer = Layer(batch, 1, H100)
             found = search.find_clusters(kind, layer)
-            words = f"{mode} {dtype} {hidden} clustered {layers} {phase}"
+            words = " ".join((mode, dtype, str(hidden), *more, "clustered", str(layers), phase))
             yield words, min(found, key=partial(step_us, layer=layer))
         for mode, dtype, hidden, batch in (
             ("gru", "float16", 50, 100),

@@ -76,13 +76,14 @@ def kinds(draw, most=4096):
 def any_config(dice):
     """Return a random configuration with which the source compiles, sensible or not."""
     kind = dice.choice(KINDS)._replace(hidden=dice.choice([1, 7, 8, 20, 64, 100, 513, 1024]))
+    kind = kind._replace(resets=dice.random() < 0.3)
     if kind.backward and dice.random() < 0.6:
         return any_scatter(dice, kind)
     if dice.random() < 0.3:
         return any_chunks(dice, kind)
     if dice.random() < 0.2:
         return any_whole_rows(dice, kind)
-    kind = kind._replace(layers=1 if kind.narrow else dice.choice([1, 1, 2, 3]))
+    kind = kind._replace(layers=1 if kind.narrow or kind.resets else dice.choice([1, 1, 2, 3]))
     tile_warps, k_warps = dice.choice([1, 2, 3, 4, 6]), dice.choice([1, 2, 4, 8])
     cluster = dice.random() < 0.2
     subtiles = 1 if cluster else dice.randint(1, 2)

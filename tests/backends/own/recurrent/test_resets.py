@@ -9,6 +9,7 @@ from backends.own.recurrent.emulated_network import ResetArrays, rows_of, way
 from backends.own.recurrent.kernel_setup import ALLOWED, Setup
 
 from dnnffi.backends.own.recurrent import config
+from dnnffi.spec.problem import RNNProblem
 
 CLUSTER = {"cluster": True}
 
@@ -70,10 +71,33 @@ def test_states_are_replaced_as_in_the_reference(cublas, setup, rate):
 @pytest.mark.parametrize("steps", [15, 16, 17])
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
 def test_windows_of_flags_follow_each_other(cublas, monkeypatch, setup, steps):
-    """A window is 8 steps of 8 rows, 4 of 16, 1 of 64."""
-    monkeypatch.setattr(config, "_RESET_FLAGS", 64)
+    """A window is 8 steps of 8 rows, 4 of 16, 1 of 64, and 8 and 16 of groups of 2 and 1."""
+    monkeypatch.setattr(config, "_RESET_FLAGS", 16 if setup.forward.get("parts") else 64)
     rng = np.random.default_rng(100 * steps + SETUPS.index(setup))
     compare(cublas, setup, setup.problem(rng, steps=steps), rng, 0.2, steps)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("setup", [one for one in SETUPS if one.packed], ids=str)
+def test_rows_without_steps_have_no_flags(cublas, monkeypatch, setup, number):
+    """They are among rows of several windows; in the last case most groups have no step."""
+    monkeypatch.setattr(config, "_RESET_FLAGS", 16 if setup.forward.get("parts") else 64)
+    rng = np.random.default_rng(100 * number + SETUPS.index(setup))
+    small = setup.problem(rng, batch=int(rng.integers(9, 20)))
+    lengths = [int(length) for length in rng.integers(0, 20, small.batch)]
+    if number == 2:
+        lengths[3:] = [0] * (small.batch - 3)
+    lengths[:2] = 0, 19
+    problem = RNNProblem.dense(
+        small.spec,
+        steps=20,
+        batch=small.batch,
+        batch_first=bool(number % 2),
+        lengths=lengths,
+        training=small.training,
+        options=small.options,
+    )
+    compare(cublas, setup, problem, rng, 0.3, number)
 
 
 def compare(cublas, setup, problem, rng, rate, number):

@@ -5,7 +5,7 @@
 
 namespace dnnffi {
 
-extern "C" __global__ void __cluster_dims__(BLOCKS *LAYERS, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void __cluster_dims__(BLOCKS *LAYERS, 1, 1) __launch_bounds__(THREADS, 1)
     recurrent_backward(const BackwardParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];

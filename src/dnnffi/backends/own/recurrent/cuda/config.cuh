@@ -245,10 +245,12 @@ constexpr int MAX_REGISTERS = THREADS <= 256 ? 255 : 65536 / THREADS;
 constexpr int HELD_REGISTERS = FMA ? 0 : 4 * WARP_TILES * (2 * K_REGISTERS + COLUMNS);
 constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
 
-/* Blocks of a cluster's kernel for which a multiprocessor has registers. With one each, 32 clusters of four blocks
-   did not run at once on 132 multiprocessors, and the last ones began when others had ended. Rows of unequal length
-   took longer with two. */
-constexpr int MIN_BLOCKS = RESETS && !PACKED && !FMA && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS ? 2 : 1;
+/* Blocks of a cluster's forward kernel for which a multiprocessor is to have registers, where it has the shared
+   memory. With one each, 32 clusters of four blocks did not run at once on 132 multiprocessors, and the last ones
+   began when others had ended. Rows of unequal length took longer with two. */
+constexpr int BLOCK_BYTES = WEIGHTS_AT + (K_SHARED + STREAM_RING) * WARPS * WARP_TILES * 1024;
+constexpr bool FIT_TWO = BLOCK_BYTES <= 113 * 1024 && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS;
+constexpr int MIN_BLOCKS = RESETS && !PACKED && !STRICT && FIT_TWO ? 2 : 1;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what
    is sent of it. */

@@ -82,7 +82,7 @@ struct ResetWindow
             const int step = BACKWARD ? num_steps - 1 - other : other;
             loaded[n] = resets.flag_after(layout, step, block.first_row + i % GROUP_ROWS);
         }
-        __syncthreads(); /* all threads have read the flags of the window before */
+        /* All threads have read the flags of the window before: behind that a turn has a barrier. */
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             const int i = thread + n * THREADS;
