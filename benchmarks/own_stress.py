@@ -9,8 +9,8 @@ calls in a drawn order, with direct calls in between, while another stream multi
 Before each call its results are overwritten; after it a kernel compares every bit with those of
 the first call of that problem, and counts differences on the device.
 
-A launch is one of a recurrent kernel: one per layer of a forward pass, one per layer of a backward
-pass. Networks with dropout are left out, since they draw other masks in every call.
+A launch is one of a recurrent kernel: one per layer of a forward pass, and of a backward pass,
+too. Networks with dropout are left out, since they draw other masks in every call.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A block asks for words that other blocks send, loads its inputs meanwhile, and waits for the words
 last. Where a later instruction needs elements of a word in neighbouring registers, the compiler may
-copy an element right behind the load of the word. Instructions are issued in order, so the inputs
+copy an element right after the load of the word. Instructions are issued in order, so the inputs
 are then loaded only when the word has arrived. The compiler's log does not show that, so this reads
 the machine code of the kernels that the tuner measures for `NETWORKS` in `KINDS`, compiled for one
 architecture. It fails for every such copy but those in `KNOWN`.

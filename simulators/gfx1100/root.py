@@ -221,7 +221,7 @@ def _logged(command: Sequence[str], log: Path, **options: object) -> None:
 
 
 def _mirror() -> list[str]:
-    """Where this machine's own apt finds Debian; debootstrap's default on other systems."""
+    """Return the mirror that this machine's own apt uses; none for debootstrap's default."""
     if chosen := os.environ.get("DEBIAN_MIRROR"):
         return [chosen]
     if shutil.which("apt-get") is None:

@@ -101,7 +101,7 @@ template <bool SHARE = false> DEVICE uint4 untagged(uint4 word)
 /* The same, and NaN if words are `late`: in all elements of a word that is COPIED to shared memory, in the last
    two of one that is multiplied where it arrived. Those are the elements that one instruction reads together, of
    a copy or of a product, and each takes an instruction. If only the last element did, the compiler might copy that
-   element into another register right behind the load, and so wait for the word before it issues other loads. */
+   element into another register right after the load, and so wait for the word before it issues other loads. */
 template <bool COPIED> DEVICE uint4 received(uint4 word, bool late)
 {
     const u32 missing = late ? NAN_BITS<> : 0;

@@ -49,7 +49,7 @@ struct Borders
 
 /* The flags of a group's rows for WINDOW turns of the pass, in shared memory: whether there is a flagged border after
    a row's step. (A turn of a forward pass is a step.) They are loaded when a window begins, by all threads at once.
-   Loads in every step took longer, by their addresses and conditions, and delayed the words that came back behind
+   Loads in every step took longer, by their addresses and conditions, and delayed the words that were asked for after
    them. */
 struct ResetWindow
 {
@@ -82,7 +82,7 @@ struct ResetWindow
             const int step = BACKWARD ? num_steps - 1 - other : other;
             loaded[n] = resets.flag_after(layout, step, block.first_row + i % GROUP_ROWS);
         }
-        /* All threads have read the flags of the window before: behind that a turn has a barrier. */
+        /* All threads have read the flags of the window before: a turn has a barrier after that. */
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             const int i = thread + n * THREADS;
