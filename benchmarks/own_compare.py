@@ -36,6 +36,9 @@ INPUTS = 8
 CONFIGS = 6  # of a network and pass, at most
 OF_EACH_WAY = 1
 
+FLAGGED = 10
+"""Every so many steps have a flag, in a problem with resets."""
+
 SLOW = 0.97
 """Speed of the new source, as a multiple of the old one's, below which a kernel is listed."""
 
@@ -238,9 +241,15 @@ class Run:
         self._results = [one for one in (y, h_n, c_n, dx, dh_0, dc_0) if one is not None]
         of_forward = (x, y, h_0, h_n, c_0, c_n, weights, *buffers)
         of_backward = (y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0, *buffers)
-        self._kept = of_forward, of_backward
+        self._kept: tuple[Any, ...] = of_forward, of_backward
         self._forward = ForwardAddresses(*map(_address, of_forward))
         self._backward = BackwardDataAddresses(*map(_address, of_backward))
+        if getattr(problem, "has_resets", False):  # which older sources do not have
+            flags = cupy.zeros(problem.leading_shape, np.uint8)
+            flags[::FLAGGED] = 1
+            self._kept = *self._kept, flags
+            self._forward = self._forward._replace(resets=_address(flags))
+            self._backward = self._backward._replace(resets=_address(flags))
 
     def forward(self) -> None:
         """Enqueue the forward pass."""
