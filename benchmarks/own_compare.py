@@ -37,7 +37,7 @@ CONFIGS = 6  # of a network and pass, at most
 OF_EACH_WAY = 1
 
 FLAGGED = 10
-"""Every so many steps have a flag, in a problem with resets."""
+"""Steps from one that has a flag to the next, in a problem with resets."""
 
 SLOW = 0.97
 """Speed of the new source, as a multiple of the old one's, below which a kernel is listed."""
@@ -149,24 +149,32 @@ class Pair(NamedTuple):
     backward: dict[str, Any] | None
 
 
-def pairs(chip: Any) -> list[Pair]:
-    """Return the kernels of all networks that are compared."""
+def paired(network: Network, chip: Any) -> list[tuple[Any, Any]]:
+    """Return forward kernels of a network, each with a backward one, None in inference.
+
+    In training, each kernel of either pass is in a pair; the last of the fewer is in several.
+    """
     from dnnffi.backends.own.recurrent.config import Kind
 
-    found = []
-    for number, network in enumerate(NETWORKS):
-        sizes = network.mode, network.hidden, network.dtype
-        kind = Kind(*sizes, network.training, packed=network.ragged)
-        forward = [*map(fields_of, configs(kind, network, chip))]
-        if not network.training:
-            found += [Pair(number, one, None) for one in forward]
-            continue
-        backward = [*map(fields_of, configs(kind._replace(backward=True), network, chip))]
-        for place in range(max(len(forward), len(backward))):
-            found.append(
-                Pair(number, *(one[min(place, len(one) - 1)] for one in (forward, backward)))
-            )
-    return found
+    sizes = network.mode, network.hidden, network.dtype
+    kind = Kind(*sizes, network.training, packed=network.ragged)
+    forward = configs(kind, network, chip)
+    if not network.training:
+        return [(one, None) for one in forward]
+    backward = configs(kind._replace(backward=True), network, chip)
+    return [
+        (forward[min(place, len(forward) - 1)], backward[min(place, len(backward) - 1)])
+        for place in range(max(len(forward), len(backward)))
+    ]
+
+
+def pairs(chip: Any) -> list[Pair]:
+    """Return the kernels of all networks that are compared."""
+    return [
+        Pair(number, *(None if one is None else fields_of(one) for one in both))
+        for number, network in enumerate(NETWORKS)
+        for both in paired(network, chip)
+    ]
 
 
 def fields_of(config: Any) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from own_compare import Network, Run, configs, milliseconds, problem_of
+from own_compare import Network, Run, milliseconds, paired, problem_of
 
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
-from dnnffi.backends.own.recurrent.config import KernelConfig, Kind
+from dnnffi.backends.own.recurrent.config import KernelConfig
 from dnnffi.device.cupy import cupy_memory
 
 NETWORKS = (
@@ -58,11 +58,7 @@ def line(name: str, without: Mapping[str, float], found: Mapping[str, float]) ->
 def measure(network: Network, steps: int, seconds: float) -> Iterator[str]:
     """Yield a line for each kernel of a network."""
     chip = OwnCandidates(cupy_memory()).chip()
-    sizes = network.mode, network.hidden, network.dtype
-    kind = Kind(*sizes, network.training, packed=network.ragged)
-    backward = configs(kind._replace(backward=True), network, chip) if network.training else [None]
-    for number, one in enumerate(configs(kind, network, chip)):
-        both = one, backward[min(number, len(backward) - 1)]
+    for number, both in enumerate(paired(network, chip)):
         others = [None if each is None else with_resets(each) for each in both]
         if all(each is None or each.shared_bytes <= chip.shared_bytes for each in others):
             found = [step_us(network, steps, seconds, *pair) for pair in (both, others)]

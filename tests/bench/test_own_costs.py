@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.scripts import run_script
 
 from dnnffi.backends.own.recurrent import cost_model
 from dnnffi.backends.own.recurrent.config import Chip
@@ -20,11 +19,7 @@ H100 = Chip(132, 232_448, clusters=True)
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return runpy.run_path(str(ROOT / "benchmarks" / "own_costs.py"))
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
+    return run_script("own_costs.py")
 
 
 @pytest.fixture(scope="module")

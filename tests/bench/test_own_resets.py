@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
-from pathlib import Path
-
 import pytest
+from bench.scripts import run_script
 
-from dnnffi.backends.own.recurrent.config import Chip, Kind
+from dnnffi.backends.own.recurrent.config import Chip
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 CHIP = Chip(132, 232_448, clusters=True)
 
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return runpy.run_path(str(FOLDER / "own_resets.py"))
-    finally:
-        sys.path.remove(str(FOLDER))
+    return run_script("own_resets.py")
 
 
 def test_a_kernel_with_resets_differs_in_that_alone(tool):
     for network in tool["NETWORKS"]:
-        kind = Kind(network.mode, network.hidden, network.dtype, packed=network.ragged)
-        for one in tool["configs"](kind, network, CHIP):
+        for one, _ in tool["paired"](network, CHIP):
             other = tool["with_resets"](one)
             assert other.kind.resets
             assert other._replace(kind=other.kind._replace(resets=False)) == one

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.scripts import run_script
 
 from dnnffi.backends.own.recurrent import source
 from dnnffi.backends.own.recurrent.config import Chip, Kind, Layer
@@ -20,11 +19,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def tool():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        return runpy.run_path(str(FOLDER / "own_timeline.py"))
-    finally:
-        sys.path.remove(str(FOLDER))
+    return run_script("own_timeline.py")
 
 
 def test_a_phase_lasts_until_the_next_one_or_the_next_step(tool):

@@ -18,6 +18,7 @@ from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
 from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.reference import rnn as reference
 from dnnffi.rnn import staging, tuning
+from dnnffi.rnn.staging import MOST_STAGED_BYTES
 from dnnffi.rnn.tuner import RNNTuner
 from dnnffi.rnn.tuning import RouteChoice, Times, choose, tune
 from dnnffi.spec.options import RNNOptions
@@ -47,7 +48,7 @@ def assert_left_nothing(candidates):
 @pytest.fixture(autouse=True)
 def _no_copies(monkeypatch):
     """Turn off staging, except in tests that set the limit again."""
-    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", -1)
+    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", -1)
 
 
 @pytest.fixture(autouse=True)
@@ -427,7 +428,7 @@ def test_copies_are_chosen_where_they_beat_the_fastest_plain_call(times, staged)
 
 
 def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", 2**20)
+    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", 2**20)
     choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
     assert choice.times["standard"].staged > choice.times["standard"].replayed
     choice, _ = tuned(TRAINING, standard=Script(direct=3.0, replayed=1.0))
@@ -436,8 +437,8 @@ def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
 
 @pytest.mark.parametrize(("nbytes", "staged"), [(64 * 2**20, True), (64 * 2**20 + 1, False)])
 def test_copies_hold_at_most_64_mib(monkeypatch, nbytes, staged):
-    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", staging.MOST_STAGED_BYTES)
-    monkeypatch.setattr(tuning, "staged_bytes", lambda problem: nbytes)
+    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", MOST_STAGED_BYTES)
+    monkeypatch.setattr(staging, "staged_bytes", lambda problem: nbytes)
     choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
     assert (choice.times["standard"].staged is not None) == staged
 
@@ -746,7 +747,7 @@ def test_few_candidates_of_a_file_are_run(folder):
 
 
 def test_copies_are_not_used_by_training_whatever_a_file_says(folder, monkeypatch):
-    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", staging.MOST_STAGED_BYTES)
+    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", MOST_STAGED_BYTES)
     scripts = {"standard": Script(3.0, 1.0)}
     for problem, staged in ((PROBLEM, True), (TRAINING, False)):
         tuner(scripts=scripts).measure(problem, 0)

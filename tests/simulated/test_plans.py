@@ -30,7 +30,7 @@ from dnnffi.errors import (
 )
 from dnnffi.execution.replay import MOST_GRAPHS
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
-from dnnffi.rnn import tuning
+from dnnffi.rnn import staging
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.rnn import RNNSpec
@@ -243,7 +243,7 @@ def test_where_memory_for_copies_is_short_a_call_runs_directly(simulator):
 
 def test_a_problem_too_large_for_copies_is_not_staged(simulator, monkeypatch):
     weights = weights_of(simulator)
-    monkeypatch.setattr(tuning, "MOST_STAGED_BYTES", 100)
+    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", 100)
     run_on_new_addresses(simulator, weights, 2 * CALLS_BEFORE_TUNING)
     assert the_plan(simulator).finder.choice.times["cudnn standard"].staged is None
     assert not the_plan(simulator).finder.choice.staged

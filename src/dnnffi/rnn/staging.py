@@ -40,6 +40,11 @@ def staged_bytes(problem: RNNProblem) -> int:
     return numbers * ITEM_SIZES[problem.spec.dtype]
 
 
+def can_be_staged(problem: RNNProblem) -> bool:
+    """Whether a graph may run a problem on copies of its arrays."""
+    return not problem.training and staged_bytes(problem) <= MOST_STAGED_BYTES
+
+
 class Staging:
     """Arrays that replace the caller's x, y and states. Weights and workspace are the caller's."""
 

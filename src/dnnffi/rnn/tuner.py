@@ -13,12 +13,12 @@ from dnnffi.execution.store import checked_time
 from dnnffi.execution.stored_results import StoredResults
 from dnnffi.log import log_measurement
 from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.staging import can_be_staged
 from dnnffi.rnn.tuning import (
     BUDGET,
     LaunchOn,
     RouteChoice,
     Times,
-    can_be_staged,
     check,
     choose,
     tune,

@@ -31,7 +31,7 @@ from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement,
 from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
-from dnnffi.rnn.staging import MOST_STAGED_BYTES, Staging, staged_bytes
+from dnnffi.rnn.staging import Staging, can_be_staged
 from dnnffi.spec.problem import RNNProblem
 
 BUDGET = 0.5
@@ -390,11 +390,6 @@ class Trial:
         own = staging.stand_in(self._forward)
         graph = self._captured(lambda launch: self._executor.forward(launch, own))
         return partial(staging.run, graph, self._forward, self._launch.stream)
-
-
-def can_be_staged(problem: RNNProblem) -> bool:
-    """Whether a graph may run a problem on copies of its arrays."""
-    return not problem.training and staged_bytes(problem) <= MOST_STAGED_BYTES
 
 
 def _address(array: Array | None) -> int:

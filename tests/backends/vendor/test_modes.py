@@ -22,4 +22,4 @@ def test_a_mode_that_only_the_reference_has_is_refused(limits):
     assert not limit_of(limits, problem)
     fields = {name: getattr(problem, name) for name in problem._fields}
     other = SimpleNamespace(**fields | {"spec": SimpleNamespace(mode="indrnn")})
-    assert limit_of(limits, other).startswith("has no networks of mode 'indrnn'")
+    assert limit_of(limits, other).startswith("there are no networks of mode 'indrnn'")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dnnffi.backends.cudnn.descriptors.rnn_data import MAX_STEPS
+from dnnffi.backends.cudnn.library import MODES
 from dnnffi.backends.vendor.limits import (
     DEVICE_LENGTHS,
-    MODES,
     OUTPUT_PADDING,
     RESETS,
     Limit,
     Limits,
+    mode_limit,
 )
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
@@ -23,7 +24,7 @@ BFLOAT16_MENDED = 9, 13, 0
 """The version from which PyTorch uses bfloat16 RNNs (pytorch/pytorch#164411). dnnffi ran 9.19."""
 
 RNN_LIMITS: Limits[RNNProblem] = (
-    MODES,
+    mode_limit(MODES),
     RESETS,
     DEVICE_LENGTHS,
     Limit(

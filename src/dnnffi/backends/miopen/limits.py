@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
-from dnnffi.backends.miopen.library import CONVOLUTION_DATA_TYPES, RNN_DATA_TYPES
+from dnnffi.backends.miopen.library import CONVOLUTION_DATA_TYPES, MODES, RNN_DATA_TYPES
 from dnnffi.backends.vendor.limits import (
     DEVICE_LENGTHS,
-    MODES,
     OUTPUT_PADDING,
     RESETS,
     Limit,
     Limits,
+    mode_limit,
 )
 from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
@@ -31,7 +31,7 @@ def _longest(problem: RNNProblem) -> int:
 
 
 RNN_LIMITS: Limits[RNNProblem] = (
-    MODES,
+    mode_limit(MODES),
     RESETS,
     DEVICE_LENGTHS,
     Limit(

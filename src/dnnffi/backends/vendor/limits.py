@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dnnffi.errors import UnsupportedError
@@ -39,14 +39,15 @@ class Limit(NamedTuple, Generic[Asked]):
 
 Limits = tuple[Limit[Asked], ...]
 
-_MODES = "lstm", "gru", "rnn_tanh", "rnn_relu"
 
-MODES: Limit[RNNProblem] = Limit(
-    lambda problem: problem.spec.mode not in _MODES,
-    "has no networks of mode {asked.spec.mode!r}",
-    "backend='reference' has every mode",
-)
-"""A limit of all backends but the reference: they have kernels for these modes."""
+def mode_limit(modes: Collection[str]) -> Limit[RNNProblem]:
+    """Return the limit of a backend that has ``modes`` alone; the reference has every mode."""
+    return Limit(
+        lambda problem: problem.spec.mode not in modes,
+        "there are no networks of mode {asked.spec.mode!r}",
+        "backend='reference' has them",
+    )
+
 
 RESETS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_resets,

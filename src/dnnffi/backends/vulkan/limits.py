@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, MODES, Limit, Limits
+from dnnffi.backends.vendor.limits import DEVICE_LENGTHS, Limit, Limits, mode_limit
+from dnnffi.backends.vulkan.shaders import MODES
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
 DTYPES = ("float16", "float32")
 
 RNN_LIMITS: Limits[RNNProblem] = (
-    MODES,
+    mode_limit(MODES),
     DEVICE_LENGTHS,
     Limit(
         lambda problem: problem.training,

@@ -58,6 +58,8 @@ _CELLS = {
             let next = h0;""",
 }
 
+MODES = frozenset(_CELLS) - {PROJECTION}
+
 _FUNCTIONS = """
 fn sigmoid(v: f32) -> f32 {
     let e = exp(-abs(v));

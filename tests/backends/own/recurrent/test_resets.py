@@ -80,7 +80,7 @@ def test_windows_of_flags_follow_each_other(cublas, monkeypatch, setup, steps):
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("setup", [one for one in SETUPS if one.packed], ids=str)
 def test_rows_without_steps_have_no_flags(cublas, monkeypatch, setup, number):
-    """They are among rows of several windows; in the last case most groups have no step."""
+    """Other rows have several windows; in the last case most groups have no step."""
     monkeypatch.setattr(config, "_RESET_FLAGS", 16 if setup.forward.get("parts") else 64)
     rng = np.random.default_rng(100 * number + SETUPS.index(setup))
     small = setup.problem(rng, batch=int(rng.integers(9, 20)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dnnffi.backends.vendor.limits import MODES, Limit, Limits
+from dnnffi.backends.own.recurrent.config import CELLS
+from dnnffi.backends.vendor.limits import Limit, Limits, mode_limit
 from dnnffi.spec.problem import RNNProblem
 
 _MAX_INDEX = 2**31 - 1
 
 LIMITS: Limits[RNNProblem] = (
-    MODES,
+    mode_limit(CELLS),
     Limit(
         lambda problem: problem.spec.dtype == "float64",
         "our own kernels take float16, bfloat16 and float32; got float64",

@@ -182,7 +182,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const ResetLayout resets(params);
     BackwardCells cells;
     cells.begin(block, layout);
-    ResetWindow window(memory);
+    const ResetWindow window(memory);
     const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
     /* Without RESETS there is one window, of all turns. */
@@ -207,7 +207,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                 const auto load_inputs = [&] {
                     if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                     inputs.read_all(slot, block.warp, block.lane);
-                    window.read(borders, block, turn, sub);
+                    window.read(borders, block, turn - first, sub);
                 };
                 if (!STAGED) load_inputs();
                 auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);

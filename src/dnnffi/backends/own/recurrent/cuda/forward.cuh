@@ -295,7 +295,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
-    ResetWindow window(memory);
+    const ResetWindow window(memory);
     ring.wait_for_first();
 
     /* Without RESETS there is one window, of all steps. */
@@ -322,7 +322,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 const auto load_inputs = [&] {
                     if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                     inputs.read_all(slot, block.order, block.warp, block.lane);
-                    window.read(borders, block, step, sub);
+                    window.read(borders, block, step - first, sub);
                 };
                 if (!STAGED) load_inputs();
                 auto gather = exchange.gather(step, sub, block.order > 0, true);

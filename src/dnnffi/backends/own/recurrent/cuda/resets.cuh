@@ -57,9 +57,8 @@ struct ResetWindow
     static constexpr int LOADS = (RESET_FLAGS + THREADS - 1) / THREADS; /* of a thread */
 
     unsigned char *flags; /* [WINDOW, GROUP_ROWS] */
-    int first;            /* turn of the window */
 
-    DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)), first(0) {}
+    DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)) {}
 
     /* The turn in which the window that begins with a turn ends, at most `last`. */
     DEVICE static int end(int turn, int last)
@@ -70,10 +69,9 @@ struct ResetWindow
     /* Loads the flags of the window that begins with a turn, of a pass of `num_steps` steps. The compiler cannot
        know that the thread is the same in each window; else it would keep what follows from it in registers. */
     DEVICE void begin(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
-                      int turn)
+                      int turn) const
     {
         if (!RESETS) return;
-        first = turn;
         const int thread = (int)opaque(threadIdx.x);
         u32 loaded[LOADS];
 #pragma unroll
@@ -91,11 +89,11 @@ struct ResetWindow
         __syncthreads();
     }
 
-    /* Reads the flags of a turn. */
+    /* Reads the flags of a turn, which is counted from the first one of the window. */
     DEVICE void read(Borders &borders, const Block &block, int turn, int sub) const
     {
         if (!RESETS) return;
-        const unsigned char *const of_turn = flags + ((turn - first) * GROUP_ROWS + sub * ROWS);
+        const unsigned char *const of_turn = flags + (turn * GROUP_ROWS + sub * ROWS);
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, block.warp, block.lane);
