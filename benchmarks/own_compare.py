@@ -150,7 +150,7 @@ class Pair(NamedTuple):
 
 
 def paired(network: Network, chip: Any) -> list[tuple[Any, Any]]:
-    """Return forward kernels of a network, each with a backward one, None in inference.
+    """Return forward kernels of a network, each with a backward kernel, None in inference.
 
     In training, each kernel of either pass is in a pair; the last of the fewer is in several.
     """
