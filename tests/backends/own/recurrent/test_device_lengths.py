@@ -115,7 +115,7 @@ def test_an_inference(cublas):
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
 def test_more_rows_than_a_block_sorts(cublas, monkeypatch, lengths, batch_first):
-    monkeypatch.setattr("dnnffi.backends.own.recurrent.packing._MAX_SORTED", 10)
+    monkeypatch.setattr("dnnffi.backends.own.recurrent.packing._MAX_RANKED", 10)
     check(cublas, "gather", problem_of(spec_of("gather"), batch_first), lengths)
 
 

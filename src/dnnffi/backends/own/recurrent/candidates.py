@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 26
+_VERSION = 27
 """Version of the kernels and of the configurations that their numbers name: stored times of other
 versions are not used."""
 

@@ -30,9 +30,12 @@ _PACKED_COPY = Struct("<10q")
 _CLEAR_PARAMS = Struct(f"<{4 + 2 * MAX_ARRAYS}q")
 """The struct ``ClearParams`` of ``rows.cu``."""
 
-_MAX_SORTED = 1024
-"""Rows whose lengths in device memory each block of the kernel that begins a forward pass sorts, in
-a time that grows with their square. The tables of more rows are made by a kernel before it."""
+_MAX_RANKED = 1024
+"""Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
+are in device memory. The tables of more rows are made by a kernel before it."""
+
+_PART_BYTES = INDEX_BYTES * (ROWS_PER_BLOCK + 2 * 32)
+"""Bytes of the struct ``PartOfStep`` of ``rows.cu``."""
 
 _CLEARING_BLOCKS = 64
 """Blocks that clear the unused positions of an array."""
@@ -98,7 +101,7 @@ class Packing:
         assert tables is not None
         batch, steps, strides = layout.batch, layout.steps, layout.caller_strides
         few, many = MAX_ROWS
-        if batch > (_MAX_SORTED if lengths else many):
+        if batch > (_MAX_RANKED if lengths else many):
             if lengths:
                 self._make_all(launch, layout, at, lengths)
             else:
@@ -112,11 +115,11 @@ class Packing:
                     self._memory.clear(address, nbytes, launch.stream)
             return
         max_rows = few if batch <= few else many
-        parts = 1
+        parts = -(-batch // ROWS_PER_BLOCK)
         if strides is None:
             x = packed_x = y = 0
         else:
-            parts, steps = -(-batch // ROWS_PER_BLOCK), layout.caller_steps
+            steps = layout.caller_steps
         piece_bytes = self._piece_bytes(x, packed_x)
         params = BeginParams(
             padded=x,
@@ -136,11 +139,11 @@ class Packing:
             y_row_bytes=self._y_bytes,
         )
         if lengths:
-            kernel, tables_of_block = self._of_device["begin_rows_of_device", piece_bytes], 3
+            kernel = self._of_device["begin_rows_of_device", piece_bytes]
             rows = Struct("<2q").pack(batch, lengths)
         else:
             assert tables.caller_lengths is not None
-            kernel, tables_of_block = self._begin[max_rows, piece_bytes], 2
+            kernel = self._begin[max_rows, piece_bytes]
             of_rows = array("i", tables.caller_lengths).tobytes()
             rows = batch.to_bytes(8, "little") + of_rows.ljust(max_rows * INDEX_BYTES, b"\0")
         kernel(
@@ -148,7 +151,7 @@ class Packing:
             (_THREADS,),
             (struct_of(params), rows),
             stream=launch.stream,
-            shared_mem=tables_of_block * INDEX_BYTES * batch,
+            shared_mem=INDEX_BYTES * batch + _PART_BYTES,
         )
 
     def clear_unused(

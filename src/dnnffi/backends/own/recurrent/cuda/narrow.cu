@@ -10,6 +10,7 @@
    except for h_0; those of a GRU are at most 1 or the largest of h_0. So of h_0, and of the states of resets,
    each row's factor is found as well. */
 
+#include "lanes.cuh"
 #include "ptx_convert.cuh"
 
 namespace dnnffi {
@@ -44,7 +45,7 @@ extern "C" __global__ void narrow_rows(const __grid_constant__ NarrowParams para
         if (size > largest && size < 0x7f800000u) largest = size;
     }
     for (int distance = 1; distance < 32; distance *= 2) {
-        const u32 other = float_to_bits(__shfl_xor_sync(~0u, bits_to_float(largest), distance));
+        const u32 other = other_lane(largest, distance);
         if (other > largest) largest = other;
     }
     int up = 14 - ((int)(largest >> 23) - 127);

@@ -1,6 +1,7 @@
 /* Kernels that pack rows of unequal length and unpack them; see packed_rows.cuh. */
 
 #include "kernel_config.cuh"
+#include "lanes.cuh"
 #include "packed_rows.cuh"
 
 namespace dnnffi {
@@ -64,7 +65,7 @@ struct BeginParams
     long long forward_count;
     uint4 *of_backward; /* the same of the backward kernel */
     long long backward_count;
-    long long parts; /* blocks of a step, ROWS_PER_BLOCK of its rows each */
+    long long parts; /* blocks of a step, with ROWS_PER_BLOCK rows each */
     long long step_stride;
     long long row_stride;
     long long pieces;
@@ -72,84 +73,144 @@ struct BeginParams
     long long y_row_bytes;
 };
 
-/* Sorts the rows, stores the tables, packs `padded` (unless it is null) and clears what the groups of the
-   forward kernel and those of the backward kernel exchange. Every block sorts for itself in shared memory,
-   int [2, batch]. Rows of equal length keep their order, so that the sums of gradients have the same order in
-   every call. The recurrent kernel writes the rows of `y`; past their ends they get zeros here. Grid: steps *
-   parts, with the steps of the padded arrays, of which the last ones may have no rows. ALL_STEPS: these have
-   entries in the tables, too. */
-template <bool ALL_STEPS, class LengthOf>
-static DEVICE void begin(const BeginParams &params, int batch, const LengthOf &length_of, int *memory)
+/* Threads that find the rank of a row together, pieces of x that a thread has under way at a time, and the most
+   warps of a block. */
+constexpr int SHARERS = 8, AT_ONCE = 4, MAX_WARPS = 32;
+
+/* Shared memory of a block that begins a forward pass, after the lengths of all rows. */
+struct PartOfStep
 {
-    int *sorted_lengths = memory, *sorted_rows = sorted_lengths + batch;
-    for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-        const int length = length_of(row);
-        int rank = 0;
-        for (int other = 0; other < batch; other++) rank += precedes(length_of(other), other, length, row);
-        sorted_lengths[rank] = length;
-        sorted_rows[rank] = row;
-    }
-    clear_words(params.of_forward, params.forward_count);
-    clear_words(params.of_backward, params.backward_count);
-    __syncthreads();
-    const long long step = blockIdx.x / params.parts, part = blockIdx.x % params.parts;
-    long long offset = 0; /* rows of all earlier steps */
-    int count = 0;        /* rows of this step */
-    for (int row = 0; row < batch; row++) {
-        const int length = sorted_lengths[row];
-        offset += length < step ? length : step;
-        count += length > step;
-    }
-    if (part == 0 && threadIdx.x == 0 && (ALL_STEPS || count > 0)) {
-        params.step_offsets[step] = offset;
-        params.step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
-    }
-    if (blockIdx.x == 0) {
-        for (int row = threadIdx.x; row < batch; row += blockDim.x) {
-            params.lengths[row] = sorted_lengths[row];
-            params.caller_rows[row] = sorted_rows[row];
+    int ranks[ROWS_PER_BLOCK];                  /* places of the block's rows among all, sorted */
+    u32 earlier[MAX_WARPS], present[MAX_WARPS]; /* rows that each warp has counted */
+
+    /* Finds the ranks of rows `first` to `end`. Rows of equal length keep their order, so that the sums of
+       gradients have the same order in every call. */
+    DEVICE void find_ranks(const int *lengths, int batch, int first, int end)
+    {
+        const int sharer = threadIdx.x % SHARERS;
+        for (int start = first; start < end; start += blockDim.x / SHARERS) {
+            const int row = start + threadIdx.x / SHARERS, length = row < end ? lengths[row] : 0;
+            u32 rank = 0;
+#pragma unroll 4
+            for (int other = sharer; other < batch; other += SHARERS)
+                rank += precedes(lengths[other], other, length, row);
+            rank = sum_of_lanes(rank, SHARERS);
+            if (row < end && sharer == 0) ranks[row - first] = rank;
         }
     }
-    if (!params.padded) return;
-    const unsigned long long y_alignment = (unsigned long long)params.y | params.y_row_bytes;
-    const int first = part * ROWS_PER_BLOCK;
-    const int end = first + ROWS_PER_BLOCK < batch ? first + ROWS_PER_BLOCK : batch;
-    for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
-        const long long place = step * params.step_stride + sorted_rows[row] * params.row_stride;
-        if (row < count) {
-            const Piece *from = params.padded + place * params.pieces;
-            Piece *to = params.packed + (offset + row) * params.pieces;
-            for (long long piece = threadIdx.x % 32; piece < params.pieces; piece += 32)
-                to[piece] = from[piece];
-        } else { /* y need not be aligned as x is: the widest type that fits */
-            unsigned char *ended = params.y + place * params.y_row_bytes;
-            if (y_alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, params.y_row_bytes);
-            else if (y_alignment % sizeof(unsigned int) == 0)
-                fill_with_zeros<unsigned int>(ended, params.y_row_bytes);
-            else fill_with_zeros<unsigned short>(ended, params.y_row_bytes);
+
+    /* Has the threads of each warp store the rows of all earlier steps and those of this step. */
+    DEVICE void count_rows(const int *lengths, int batch, int step)
+    {
+        u32 before = 0, now = 0;
+        for (int row = threadIdx.x; row < batch; row += blockDim.x) {
+            before += lengths[row] < step ? lengths[row] : step;
+            now += lengths[row] > step;
+        }
+        before = sum_of_lanes(before, 32);
+        now = sum_of_lanes(now, 32);
+        if (threadIdx.x % 32 == 0) {
+            earlier[threadIdx.x / 32] = before;
+            present[threadIdx.x / 32] = now;
+        }
+    }
+};
+
+/* Copies the rows `first` to `end` that have this step to the places of their ranks from `packed` on. */
+static DEVICE void pack(const BeginParams &params, const int *lengths, const int *ranks, int first, int end,
+                        long long step, Piece *packed)
+{
+    const u32 pieces = params.pieces, all = (end - first) * pieces;
+    for (u32 start = threadIdx.x; start < all; start += AT_ONCE * blockDim.x) {
+        Piece loaded[AT_ONCE];
+        Piece *to[AT_ONCE] = {};
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            const u32 i = start + n * blockDim.x;
+            if (i >= all || lengths[first + i / pieces] <= step) continue;
+            const long long place = step * params.step_stride + (first + i / pieces) * params.row_stride;
+            loaded[n] = params.padded[place * pieces + i % pieces];
+            to[n] = packed + (long long)ranks[i / pieces] * pieces + i % pieces;
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) {
+            if (to[n]) *to[n] = loaded[n];
         }
     }
 }
 
+/* Fills the rows `first` to `end` of y that have ended before a step with zeros. */
+static DEVICE void fill_ended(const BeginParams &params, const int *lengths, int first, int end,
+                              long long step)
+{
+    const unsigned long long alignment = (unsigned long long)params.y | params.y_row_bytes;
+    for (int row = first + threadIdx.x / 32; row < end; row += blockDim.x / 32) {
+        if (lengths[row] > step) continue;
+        const long long place = step * params.step_stride + row * params.row_stride;
+        unsigned char *ended = params.y + place * params.y_row_bytes;
+        /* y need not be aligned as x is: the widest type that fits */
+        if (alignment % sizeof(uint4) == 0) fill_with_zeros<uint4>(ended, params.y_row_bytes);
+        else if (alignment % sizeof(u32) == 0) fill_with_zeros<u32>(ended, params.y_row_bytes);
+        else fill_with_zeros<unsigned short>(ended, params.y_row_bytes);
+    }
+}
+
+/* Stores the tables, packs `padded` (unless it is null) and clears what the groups of the forward kernel and
+   those of the backward kernel exchange. The recurrent kernel writes the rows of `y`; past their ends they get
+   zeros here. A block has some rows of one step, of which it finds the ranks: no block waits for another. Grid:
+   steps * parts, with the steps of the padded arrays, of which the last ones may have no rows. ALL_STEPS: these
+   have entries in the tables, too. `lengths` [batch] are in shared memory, before a `PartOfStep`. */
+template <bool ALL_STEPS> static DEVICE void begin(const BeginParams &params, const int *lengths, int batch)
+{
+    PartOfStep &part = *(PartOfStep *)(lengths + batch);
+    const long long step = blockIdx.x / params.parts, number = blockIdx.x % params.parts;
+    const int first = number * ROWS_PER_BLOCK;
+    const int end = first + ROWS_PER_BLOCK < batch ? first + ROWS_PER_BLOCK : batch;
+    clear_words(params.of_forward, params.forward_count);
+    clear_words(params.of_backward, params.backward_count);
+    if (params.padded || step == 0) part.find_ranks(lengths, batch, first, end);
+    part.count_rows(lengths, batch, step);
+    __syncthreads();
+    u32 offset = 0, count = 0;
+    for (int warp = 0; warp < blockDim.x / 32; warp++) {
+        offset += part.earlier[warp];
+        count += part.present[warp];
+    }
+    if (number == 0 && threadIdx.x == 0 && (ALL_STEPS || count > 0)) {
+        params.step_offsets[step] = offset;
+        params.step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
+    }
+    if (step == 0) {
+        for (int row = first + threadIdx.x; row < end; row += blockDim.x) {
+            params.lengths[part.ranks[row - first]] = lengths[row];
+            params.caller_rows[part.ranks[row - first]] = row;
+        }
+    }
+    if (!params.padded) return;
+    pack(params, lengths, part.ranks, first, end, step, params.packed + offset * params.pieces);
+    fill_ended(params, lengths, first, end, step);
+}
+
+/* Shared memory: int [batch] and a `PartOfStep`, also of the next kernel. */
 extern "C" __global__ void begin_rows(const __grid_constant__ BeginParams params,
                                       const __grid_constant__ Lengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    const auto length_of = [&](int row) { return rows.of_row[row]; };
-    begin<false>(params, rows.batch, length_of, (int *)memory);
+    int *lengths = (int *)memory;
+    for (int row = threadIdx.x; row < rows.batch; row += blockDim.x) lengths[row] = rows.of_row[row];
+    __syncthreads();
+    begin<false>(params, lengths, rows.batch);
 }
 
-/* Shared memory: int [3, batch]. */
 extern "C" __global__ void begin_rows_of_device(const __grid_constant__ BeginParams params,
                                                 const __grid_constant__ DeviceLengths rows)
 {
     extern __shared__ __align__(16) unsigned char memory[];
-    const int batch = rows.batch, steps = gridDim.x / params.parts;
-    int *lengths = (int *)memory + 2 * batch;
-    for (int row = threadIdx.x; row < batch; row += blockDim.x) lengths[row] = rows.length(row, steps);
+    int *lengths = (int *)memory;
+    const int steps = gridDim.x / params.parts;
+    for (int row = threadIdx.x; row < rows.batch; row += blockDim.x) lengths[row] = rows.length(row, steps);
     __syncthreads();
-    const auto length_of = [&](int row) { return lengths[row]; };
-    begin<true>(params, batch, length_of, (int *)memory);
+    begin<true>(params, lengths, rows.batch);
 }
 
 struct TableParams
