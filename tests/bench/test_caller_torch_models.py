@@ -9,12 +9,13 @@ from bench.bench_models import SHAPES, check_against_the_reference, host, run
 torch = pytest.importorskip("torch")
 
 from dnnffi.bench.callers import problems, torch_models  # noqa: E402 - it imports PyTorch
+from dnnffi.bench.model import ModelDef  # noqa: E402
 
 EQUAL = sorted(name for name, shape in SHAPES.items() if not shape.lengths)
 CREATORS = [
     creator
     for creator in torch_models.CREATORS
-    if creator.name not in (problems.ALLOCATOR, problems.EMPTY_AUTOGRAD)
+    if creator.name not in (problems.ALLOCATOR, problems.EMPTY_AUTOGRAD, problems.EMPTY_ONE_THREAD)
 ]
 
 
@@ -80,6 +81,16 @@ def test_the_empty_function_can_be_called_again_and_again():
     model = torch_models.empty(shape, shape.draw(), "cpu", True)
     for _ in range(3):
         model.once()
+
+
+def test_a_model_in_one_thread_has_its_backward_pass_there():
+    def create(*arguments):
+        return ModelDef(lambda: None, lambda outputs: torch._C._is_multithreading_enabled())
+
+    model = torch_models.in_one_thread(create, None, None, "cpu", True)
+    assert torch._C._is_multithreading_enabled()
+    assert model.once() == (None, False)
+    assert torch._C._is_multithreading_enabled()
 
 
 def test_the_models_are_those_of_this_version():

@@ -11,11 +11,13 @@ from dnnffi.bench.callers.problems import (
     ALLOCATOR,
     EMPTY_AUTOGRAD,
     EMPTY_JAX,
+    EMPTY_ONE_THREAD,
     FUNCTIONS,
     JAX,
     TORCH_FLAT,
     TORCH_LIST,
     TORCH_MODULE,
+    TORCH_ONE_THREAD,
 )
 from dnnffi.bench.show import Table, aim_line, print_tables, unmeasured
 from dnnffi.bench.summary import NOT_MEASURED, PHASE_WORDS, Record, Target, figures
@@ -24,11 +26,12 @@ EMPTY = {
     TORCH_LIST: EMPTY_AUTOGRAD,
     TORCH_FLAT: EMPTY_AUTOGRAD,
     TORCH_MODULE: EMPTY_AUTOGRAD,
+    TORCH_ONE_THREAD: EMPTY_ONE_THREAD,
     JAX: EMPTY_JAX,
 }
 """Empty call with the host cost of the caller's library, by entry."""
 
-ENTRIES = (ALLOCATOR, TORCH_LIST, TORCH_FLAT, TORCH_MODULE, JAX)
+ENTRIES = (ALLOCATOR, TORCH_LIST, TORCH_FLAT, TORCH_MODULE, TORCH_ONE_THREAD, JAX)
 """The entries that have aims."""
 
 MAX_RATIO = 1.05

@@ -14,10 +14,12 @@ from dnnffi.bench.callers.array_models import ArrayLibrary, embedded
 from dnnffi.bench.callers.problems import (
     ALLOCATOR,
     EMPTY_AUTOGRAD,
+    EMPTY_ONE_THREAD,
     TORCH,
     TORCH_FLAT,
     TORCH_LIST,
     TORCH_MODULE,
+    TORCH_ONE_THREAD,
 )
 from dnnffi.bench.creator import Creator
 from dnnffi.bench.model import ModelDef
@@ -137,6 +139,22 @@ def empty(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return autograd_model(forward, x, states, weights, dy, training)
 
 
+def in_one_thread(
+    create: Callable[..., ModelDef], shape: Shape, data: Data, place: str, training: bool
+) -> ModelDef:
+    """Make the model of ``create``, with its backward pass in the thread that asks for it."""
+    model = create(shape, data, place, training)
+    inner = model.backward
+    if inner is None:
+        return model
+
+    def backward(outputs: Any) -> Any:
+        with torch.autograd.set_multithreading_enabled(False):
+            return inner(outputs)
+
+    return model._replace(backward=backward)
+
+
 CREATORS = (
     Creator(
         ALLOCATOR, "torch", partial(embedded, library=torch_library), places=PLACES[1:], tunes=True
@@ -144,10 +162,20 @@ CREATORS = (
     Creator(TORCH_LIST, "torch", from_list, places=PLACES, tunes=True),
     Creator(TORCH_FLAT, "torch", flat, places=PLACES, tunes=True),
     *(
-        (Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),)
+        (
+            Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),
+            Creator(
+                TORCH_ONE_THREAD,
+                "torch",
+                partial(in_one_thread, module),
+                places=PLACES,
+                tunes=True,
+            ),
+        )
         if hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
         else ()
     ),
     Creator(TORCH, "torch", eager, places=PLACES),
     Creator(EMPTY_AUTOGRAD, "torch", empty, places=PLACES),
+    Creator(EMPTY_ONE_THREAD, "torch", partial(in_one_thread, empty), places=PLACES),
 )
