@@ -212,6 +212,7 @@ bench: $(bench) ## Measure the host cost of a call, and networks compared with P
 	$(run) -m dnnffi bench stream --resets --device gpu --peers torch,jax \
 		--json docs/verification/stream_resets.json
 	$(run) -m dnnffi bench callers --device gpu --json docs/verification/callers.json
+	$(run) benchmarks/device_lengths.py --json docs/verification/device_lengths.json
 	$(run) benchmarks/own_steps.py --json docs/verification/own_steps.json
 	$(run) benchmarks/own_costs.py --json docs/verification/own_costs.json
 	$(run) benchmarks/own_costs.py --fit docs/verification/own_costs.json

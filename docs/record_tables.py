@@ -141,6 +141,30 @@ def tuning_report(record: Record) -> Iterator[Block]:
     yield record.conditions()
 
 
+DEVICE_LENGTHS = {
+    ("call", "full"): ("a call, full rows", 1.05),
+    ("call", "half padding"): ("a call, half of it padding", 1.15),
+    ("plan", "full"): ("the largest batch of a plan", 1.05),
+    ("plan", "half as long"): ("half of its steps", 1.3),
+}
+"""Words and aims for what `device_lengths.json` compares."""
+
+
+@shows("device_lengths.json")
+def device_lengths(record: Record) -> Iterator[Block]:
+    """Yield the times with lengths in device memory, divided by those of what they replace."""
+    table = []
+    for (shape, phase), rows in grouped(record["rows"], "shape", "phase").items():
+        cells = {"Network": shape, "Pass": PHASE_WORDS[phase]}
+        for row in rows:
+            words, aim = DEVICE_LENGTHS[row["entry"], row["rows"]]
+            ratio = row["device_ms"] / row["known_ms"]
+            cells[f"{words} (aim {aim:g})"] = f"{ratio:.2f} ({row['device_ms']:.3f} ms)"
+        table.append(cells)
+    yield table
+    yield record.conditions()
+
+
 @shows("first_call.json")
 def first_call(record: Record) -> Iterator[Block]:
     """Yield seconds of calls with nothing compiled or measured before."""

@@ -500,6 +500,18 @@ def test_streams_are_shown_with_their_times_and_means(name):
             assert numbers(cell) == nearly([mean], 2)
 
 
+def test_times_of_lengths_in_device_memory_are_divided_by_the_others():
+    record = read("device_lengths.json")
+    table = next(record_tables.device_lengths(record))
+    cells = {(row["Network"], row["Pass"]): list(row.values())[2:] for row in table}
+    words = {"inference": "inference", "training": "forward + backward"}
+    for row in record["rows"]:
+        ratio, ms = numbers(cells[row["shape"], words[row["phase"]]].pop(0))
+        assert [ratio] == nearly([row["device_ms"] / row["known_ms"]], 2)
+        assert [ms] == nearly([row["device_ms"]], 3)
+    assert not any(cells.values())
+
+
 def test_calls_through_each_entry_are_shown():
     record = read("callers.json")
     rows = {

@@ -30,7 +30,7 @@ def _states(xp: Any, data: Data) -> tuple[NDArray, Any]:
     return xp.asarray(data.h_0), None if data.c_0 is None else xp.asarray(data.c_0)
 
 
-def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
+def inputs_of(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
     """Return x, the first states and the packed weights."""
     xp = array_package(place)
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
@@ -43,7 +43,7 @@ def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.
 def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options."""
     function = getattr(dnnffi, shape.mode + "_forward" if training else shape.mode)
-    forward = partial(function, *_inputs(shape, data, place))
+    forward = partial(function, *inputs_of(shape, data, place))
     if shape.lengths:
         forward = partial(forward, lengths=shape.lengths)
     dy = array_package(place).asarray(data.dy)
@@ -65,7 +65,7 @@ def _held(
     shape: Shape, data: Data, place: str, training: bool
 ) -> tuple[dnnffi.RNNPlan, tuple[NDArray, Any, dnnffi.RNNWeights]]:
     """Return a tuned `RNNPlan` and its inputs."""
-    inputs = _inputs(shape, data, place)
+    inputs = inputs_of(shape, data, place)
     made = dnnffi.RNNPlan(
         shape.spec,
         batch=shape.batch,

@@ -115,6 +115,7 @@ RECORDS = {
         "bench_vulkan_gpu.json": _VULKAN,
         "call_overhead.json": _NETWORKS,
         "callers.json": (*_JAX_NETWORKS, "torch", "bench", "bench-callers"),
+        "device_lengths.json": (*_NETWORKS, "bench"),
         "first_call.json": (*_NETWORKS, "bench"),
         "gpu.json": (*_GPU_TESTS, "bench"),
         "jax_cpu.txt": _JAX_NETWORKS,
