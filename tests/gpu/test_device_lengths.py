@@ -76,7 +76,7 @@ def test_training_steps(mode, dtype, hidden, more):
             assert error <= ALLOWED[dtype], f"result {number} is off by {error:.3g}"
 
 
-def test_more_rows_than_a_block_sorts():
+def test_more_rows_than_a_block_ranks():
     spec = dnnffi.RNNSpec(mode="gru", input_size=24, hidden_size=32)
     arrays = arrays_of(spec, batch=3000)
     lengths = lengths_of(0, batch=3000)
@@ -98,6 +98,24 @@ def test_a_tuned_network_takes_lengths_on_the_device():
         for one, other in zip(found, expected, strict=True):
             error = conformance.deviation(one.get(), other.get().astype("f8"))
             assert error <= ALLOWED["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("mode", ["gru", "lstm", "rnn_tanh"])
+def test_an_inference_of_one_layer(mode, bidirectional, dtype):
+    spec = dnnffi.RNNSpec(
+        mode=mode, input_size=24, hidden_size=100, bidirectional=bidirectional, dtype=dtype
+    )
+    x, _, weights = arrays_of(spec)
+    lengths = lengths_of(0)
+    past = np.arange(STEPS)[:, None] >= np.asarray(lengths)
+    x[cupy.asarray(past)] = cupy.nan
+    function = getattr(dnnffi, mode)
+    y, _ = function(x, None, weights, lengths=cupy.asarray(lengths, "i4"))
+    expected, _ = function(x, None, weights, lengths=lengths.tolist())
+    error = conformance.deviation(y.get(), expected.get().astype("f8"))
+    assert error <= ALLOWED[dtype]
 
 
 def test_a_captured_call_reads_the_lengths_of_each_launch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import conformance
@@ -107,14 +108,36 @@ def test_modes_types_directions_and_layouts(cublas, mode, dtype, hidden):
         check(cublas, "gather", problem_of(spec, batch_first), LENGTHS["of all kinds"])
 
 
-def test_an_inference(cublas):
+def test_an_inference_of_several_layers(cublas):
     problem = problem_of(spec_of("gather"), training=False)
     check(cublas, "gather", problem, LENGTHS["of all kinds"])
 
 
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "layers-at-once"])
+def test_an_inference_of_one_layer_copies_no_x(cublas, name, lengths):
+    for bidirectional, batch_first in product((False, True), (False, True)):
+        spec = replace(spec_of(name, bidirectional=bidirectional), num_layers=1)
+        problem = problem_of(spec, batch_first, training=False)
+        assert kind_of(problem).unpacked_x
+        check(cublas, name, problem, lengths)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mode", ["gru", "lstm", "rnn_relu"])
+def test_an_inference_of_one_layer_with_more_rows_than_a_block_ranks(
+    cublas, monkeypatch, mode, dtype
+):
+    monkeypatch.setattr("dnnffi.backends.own.recurrent.packing._MAX_RANKED", 10)
+    spec = replace(spec_of("gather", mode, dtype, True, 37), num_layers=1)
+    for batch_first in (False, True):
+        problem = problem_of(spec, batch_first, training=False)
+        check(cublas, "gather", problem, LENGTHS["of all kinds"])
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
-def test_more_rows_than_a_block_sorts(cublas, monkeypatch, lengths, batch_first):
+def test_more_rows_than_a_block_ranks(cublas, monkeypatch, lengths, batch_first):
     monkeypatch.setattr("dnnffi.backends.own.recurrent.packing._MAX_RANKED", 10)
     check(cublas, "gather", problem_of(spec_of("gather"), batch_first), lengths)
 

@@ -43,7 +43,7 @@ def bound(count: int) -> int:
 class Bounds(NamedTuple):
     """Sizes for which buffers are laid out: the most positions and steps, and all else exactly.
 
-    ``copies``: whether rows are copied from the caller's padded arrays into packed ones.
+    ``copies``: whether x is copied from the caller's padded array into a packed one.
     """
 
     batch: int
@@ -52,15 +52,13 @@ class Bounds(NamedTuple):
     copies: bool
 
     @classmethod
-    def exactly(cls, layout: RowLayout) -> Bounds:
+    def exactly(cls, layout: RowLayout, copies: bool) -> Bounds:
         """Return the sizes of a batch."""
-        copies = layout.caller_strides is not None
         return cls(layout.batch, layout.positions, layout.steps, copies)
 
     @classmethod
-    def above(cls, layout: RowLayout) -> Bounds:
+    def above(cls, layout: RowLayout, copies: bool) -> Bounds:
         """Return the bounds that a batch shares with others."""
-        copies = layout.caller_strides is not None
         return cls(layout.batch, bound(layout.positions), bound(layout.steps), copies)
 
 

@@ -273,6 +273,9 @@ def kind_of(problem: RNNProblem) -> Kind:
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
         resets=problem.has_resets,
+        # The host does not know how many positions the rows have: products are of all T * B. Those
+        # of x need no packed x then. In training sums over positions read it, too.
+        unpacked_x=problem.has_device_lengths and not problem.training and spec.num_layers == 1,
     )
 
 

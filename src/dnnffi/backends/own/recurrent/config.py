@@ -55,7 +55,8 @@ class Kind(NamedTuple):
     ``clip`` is 0 without clipping, 1 if NaN stays, and 2 if it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
     once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16. With
-    ``resets`` states can be replaced between steps.
+    ``resets`` states can be replaced between steps. Of ``packed`` rows with ``unpacked_x`` the
+    products of x lie as the caller's x does.
     """
 
     mode: str
@@ -69,6 +70,7 @@ class Kind(NamedTuple):
     layers: int = 1
     narrow: bool = False
     resets: bool = False
+    unpacked_x: bool = False
 
     @property
     def gates(self) -> int:
@@ -399,6 +401,7 @@ class KernelConfig(NamedTuple):
             "BACKWARD": kind.backward,
             "PACKED": kind.packed,
             "RESETS": kind.resets,
+            "UNPACKED_X": kind.unpacked_x,
             "UNITS": self.units,
             "ROWS": self.rows,
             "SUBTILES": self.subtiles,

@@ -191,14 +191,20 @@ class OwnNetwork:
         """
         return OwnRNNExecutor(self, problem, generator, is_exact)
 
+    def copies(self, layout: RowLayout) -> bool:
+        """Whether x of a batch is copied into a packed array."""
+        return layout.caller_strides is not None and not self.kind.unpacked_x
+
     def buffers(self, layout: RowLayout, is_exact: bool) -> BufferLayout:
         """Return the layout of the buffers of a batch.
 
         Unless ``is_exact`` it is shared by all sizes up to the same `Bounds`, and kept.
         """
+        copies = self.copies(layout)
         if is_exact:
-            return BufferLayout(self, Bounds.exactly(layout), layout.positions, is_small=False)
-        bounds = Bounds.above(layout)
+            bounds = Bounds.exactly(layout, copies)
+            return BufferLayout(self, bounds, layout.positions, is_small=False)
+        bounds = Bounds.above(layout, copies)
         found = self._buffers.get(bounds)
         if found is None:
             max_positions = 1 << (layout.positions - 1).bit_length()
@@ -256,7 +262,7 @@ class OwnRNNExecutor(AddressExecutor):
         if (layout.tables is not None) != network.is_packed:
             rows = "full" if network.is_packed else "ragged"
             raise UnsupportedError("dnnffi", "", f"these kernels are not for {rows} rows")
-        self._copies = layout.caller_strides is not None
+        self._copies = network.copies(layout)
         self._directions = directions = network.directions
         self._positions = positions = layout.positions
         strides = layout.step_stride, layout.row_stride
@@ -287,16 +293,16 @@ class OwnRNNExecutor(AddressExecutor):
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         network, buffers = self._network, self._buffers
         kept = at.reserve if network.is_training else at.workspace
-        x, layout, weights_at = at.x, self._layout, at.weights
+        packed_x = kept + buffers.packed_x if self._copies else 0
+        x, weights_at = packed_x or at.x, at.weights
         tables = self._table_addresses(kept)
+        beside: list[Callable[[Launch], None]] = []  # the products of x of the first layer
         if network.packing is not None:
-            if self._copies:
-                x = kept + buffers.packed_x
-            of_forward, of_backward = buffers.forward_room.cleared(at.workspace, 0), (0, 0)
-            if buffers.backward_room is not None and buffers.backward_room.is_reserved:
-                of_backward = buffers.backward_room.cleared(0, at.reserve)
-            where = layout, tables, at.x, x, at.y
-            network.packing.begin(launch, *where, of_forward, of_backward, at.lengths)
+            begin = partial(self._begin, at=at, tables=tables, packed_x=packed_x)
+            if network.kind.unpacked_x:
+                beside.append(begin)
+            else:
+                begin(launch)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -305,10 +311,14 @@ class OwnRNNExecutor(AddressExecutor):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
+            of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
             if buffers.narrow is not None:
-                self._prepare(launch, layer, x, gates, at)
+                beside.append(partial(self._prepare_h, layer=layer, at=at))
+            if beside:
+                self._memory.at_once(launch, [of_x, *beside])
+                beside.clear()
             else:
-                self._multiply_x(launch, layer, x, gates, at)
+                of_x(launch)
                 if layer == 0 and network.packing is None:
                     self._clear(launch, buffers.forward_room.cleared(at.workspace, 0))
             is_last = last == num_layers - 1
@@ -354,12 +364,17 @@ class OwnRNNExecutor(AddressExecutor):
                 of_rows = tables[0], tables[2]
                 self._dropout.drop(launch, y, x, kept + buffers.taken, of_rows, layer)
 
-    def _prepare(
-        self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
+    def _begin(
+        self, launch: Launch, at: ForwardAddresses, tables: TableAddresses, packed_x: int
     ) -> None:
-        """Enqueue what precedes the kernel of a layer that multiplies in float16."""
-        of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
-        self._memory.at_once(launch, [of_x, partial(self._prepare_h, layer=layer, at=at)])
+        """Enqueue what a forward pass on rows of unequal length begins with."""
+        packing, buffers = self._network.packing, self._buffers
+        assert packing is not None
+        of_forward, of_backward = buffers.forward_room.cleared(at.workspace, 0), (0, 0)
+        if buffers.backward_room is not None and buffers.backward_room.is_reserved:
+            of_backward = buffers.backward_room.cleared(0, at.reserve)
+        arrays = at.x, packed_x, at.y
+        packing.begin(launch, self._layout, tables, *arrays, of_forward, of_backward, at.lengths)
 
     def _multiply_x(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses

@@ -92,10 +92,11 @@ class Packing:
     ) -> None:
         """Enqueue what a forward pass begins with: make the tables at ``at``, and pack x.
 
-        ``x`` and ``y`` are addresses of the caller's arrays. Past the ends of rows y is filled with
-        zeros; the kernel of the last layer writes the rest. Rows that are packed already are
-        neither copied nor filled. What the groups of both kernels exchange is cleared. ``lengths``
-        is the address of lengths in device memory, 0 if the host has them.
+        ``x`` and ``y`` are addresses of the caller's arrays; if ``packed_x`` is 0, x is not copied.
+        Past the ends of rows y is filled with zeros; the kernel of the last layer writes the rest.
+        Rows that are packed already are neither copied nor filled. What the groups of both kernels
+        exchange is cleared. ``lengths`` is the address of lengths in device memory, 0 if the host
+        has them.
         """
         tables = layout.tables
         assert tables is not None
@@ -107,7 +108,8 @@ class Packing:
             else:
                 self._store_all(launch, tables, at[0])
             if strides is not None:
-                self._gather(launch, layout, at, x, packed_x)
+                if packed_x:
+                    self._gather(launch, layout, at, x, packed_x)
                 y_bytes = layout.caller_steps * batch * self._y_bytes
                 self._memory.clear(y, y_bytes, launch.stream)
             for address, nbytes in (of_forward, of_backward):
@@ -117,12 +119,12 @@ class Packing:
         max_rows = few if batch <= few else many
         parts = -(-batch // ROWS_PER_BLOCK)
         if strides is None:
-            x = packed_x = y = 0
+            packed_x = y = 0
         else:
             steps = layout.caller_steps
         piece_bytes = self._piece_bytes(x, packed_x)
         params = BeginParams(
-            padded=x,
+            padded=x if packed_x else 0,
             packed=packed_x,
             step_offsets=at[0],
             lengths=at[1],

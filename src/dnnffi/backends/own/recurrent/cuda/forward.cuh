@@ -62,7 +62,9 @@ struct ForwardArrays
 
     DEVICE Array gate(int number) const
     {
-        return own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
+        Array array = own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
+        if (UNPACKED_X) array.set_padded(true);
+        return array;
     }
 };
 

@@ -18,6 +18,7 @@ struct Config
     static constexpr bool BACKWARD = false;
     static constexpr bool PACKED = false;
     static constexpr bool RESETS = false;
+    static constexpr bool UNPACKED_X = false;
     static constexpr int UNITS = 32;
     static constexpr int ROWS = 16;
     static constexpr int SUBTILES = 1;

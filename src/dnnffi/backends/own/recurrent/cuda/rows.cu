@@ -56,7 +56,7 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
 /* T, B: steps and rows of the padded arrays; strides are in rows. */
 struct BeginParams
 {
-    const Piece *padded; /* [T, B, pieces] or [B, T, pieces]; null: rows are packed already */
+    const Piece *padded; /* [T, B, pieces] or [B, T, pieces]; null: it is not packed */
     Piece *packed;       /* [positions, pieces] */
     int *step_offsets;   /* the tables, see packed_rows.cuh */
     int *lengths;
@@ -69,7 +69,7 @@ struct BeginParams
     long long step_stride;
     long long row_stride;
     long long pieces;
-    unsigned char *y; /* padded, rows of `y_row_bytes`; null if `padded` is */
+    unsigned char *y; /* padded, rows of `y_row_bytes`; null: rows are packed already */
     long long y_row_bytes;
 };
 
@@ -186,9 +186,9 @@ template <bool ALL_STEPS> static DEVICE void begin(const BeginParams &params, co
             params.caller_rows[part.ranks[row - first]] = row;
         }
     }
-    if (!params.padded) return;
-    pack(params, lengths, part.ranks, first, end, step, params.packed + offset * params.pieces);
-    fill_ended(params, lengths, first, end, step);
+    if (params.padded)
+        pack(params, lengths, part.ranks, first, end, step, params.packed + offset * params.pieces);
+    if (params.y) fill_ended(params, lengths, first, end, step);
 }
 
 /* Shared memory: int [batch] and a `PartOfStep`, also of the next kernel. */
