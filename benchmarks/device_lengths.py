@@ -7,7 +7,7 @@ device memory. Either all rows are full, or lengths are drawn from 1 to T, so th
 Plans: `RNNPlan` of T or of T // 2 steps, and one for all batches up to B rows of T steps, in which
 each row has that length; both as captured graphs.
 
-The two of a pair take turns. Times are milliseconds of a call in a loop on the same CuPy arrays,
+Both are measured in turns. Times are milliseconds of a call in a loop on the same CuPy arrays,
 medians over the turns.
 """
 
@@ -37,7 +37,7 @@ SHAPES = (
     Shape("gru", "float32", 64, 16, 1024, 1024),
 )
 
-WARM_UP = 30
+WARM_UP_CALLS = 30
 SEED = 41
 
 Step = Callable[[], object]
@@ -96,20 +96,20 @@ def pairs(shape: Shape, training: bool) -> Iterator[Pair]:
     def on_device(lengths: list[int]) -> Any:
         return array_package("gpu").asarray(lengths, "int32")
 
-    for rows, lengths in (("full", full), ("half padding", ragged)):
+    for words, lengths in (("full", full), ("half padding", ragged)):
         both = (with_lengths(shape, training, one) for one in (lengths, on_device(lengths)))
-        yield Pair("call", rows, *both)
-    for rows, steps in (("full", shape.steps), ("half as long", shape.steps // 2)):
+        yield Pair("call", words, *both)
+    for words, steps in (("full", shape.steps), ("half as long", shape.steps // 2)):
         exact = captured(replace(shape, steps=steps), training)
         largest = captured(shape, training, on_device([steps] * shape.batch))
-        yield Pair("plan", rows, exact, largest)
+        yield Pair("plan", words, exact, largest)
 
 
 def times(clock: Clock, steps: tuple[Step, ...], rounds: int, seconds: float) -> list[float]:
     """Return milliseconds of each step; they take turns."""
     counts = []
     for step in steps:
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP_CALLS):
             step()
         counts.append(max(1, ceil(seconds * 1e3 / clock.time(step, 3)[0])))
     turns = [

@@ -56,7 +56,10 @@ STALE = {
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "call_overhead.json": UNPACKED,
     "callers.json": UNPACKED,
-    "device_lengths.json": "after the run a change of small networks, which it has not, was undone",
+    "device_lengths.json": (
+        "no commit has the source that it was measured on: a change of smaller networks than these "
+        "was undone after the run; needs a GPU"
+    ),
     "first_call.json": ONE_STEP,
     "gpu.json": UNPACKED,
     "memcheck.json": ONE_STEP,

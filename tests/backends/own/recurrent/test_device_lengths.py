@@ -51,7 +51,7 @@ def spec_of(name, mode="lstm", dtype="float32", bidirectional=False, hidden=24):
     )
 
 
-def check(cublas, name, problem, lengths, resets=None, **how):
+def check(cublas, name, problem, lengths, resets=None, *, narrow=False, **how):
     """Run a problem with lengths on the device, and compare all results with the reference."""
     layers = problem.spec.num_layers if name == "layers-at-once" else 1
     clamped = np.clip(np.array(lengths), 0, STEPS)
@@ -68,7 +68,7 @@ def check(cublas, name, problem, lengths, resets=None, **how):
     for array in (arrays.x, arrays.dy):
         array[past] = np.nan
     configurations = [
-        kernel_config(kind_of(problem, is_backward, layers), **WAYS[name][is_backward])
+        kernel_config(kind_of(problem, is_backward, layers, narrow), **WAYS[name][is_backward])
         for is_backward in (False, True)[: 1 + problem.training]
     ]
     with Network(cublas, problem, *configurations, room=100) as network:
@@ -121,6 +121,24 @@ def test_an_inference_of_one_layer_copies_no_x(cublas, name, lengths):
         problem = problem_of(spec, batch_first, training=False)
         assert kind_of(problem).unpacked_x
         check(cublas, name, problem, lengths)
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "layers-at-once"])
+def test_an_inference_of_one_layer_with_resets(cublas, name):
+    flags = (np.random.default_rng(0).random((STEPS, 11)) < 0.3).astype(np.uint8)
+    for batch_first in (False, True):
+        spec = replace(spec_of(name, bidirectional=True), num_layers=1)
+        problem = problem_of(spec, batch_first, training=False)._replace(has_resets=True)
+        of_x = ResetArrays(np.ascontiguousarray(flags.T) if batch_first else flags)
+        check(cublas, name, problem, LENGTHS["of all kinds"], of_x)
+
+
+@pytest.mark.parametrize("mode", ["gru", "lstm"])
+def test_an_inference_of_one_layer_in_float16_products(cublas, mode):
+    spec = replace(spec_of("gather", mode, bidirectional=True, hidden=37), num_layers=1)
+    for batch_first in (False, True):
+        problem = problem_of(spec, batch_first, training=False)
+        check(cublas, "gather", problem, LENGTHS["of all kinds"], narrow=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -296,11 +296,11 @@ class OwnRNNExecutor(AddressExecutor):
         packed_x = kept + buffers.packed_x if self._copies else 0
         x, weights_at = packed_x or at.x, at.weights
         tables = self._table_addresses(kept)
-        beside: list[Callable[[Launch], None]] = []  # the products of x of the first layer
+        concurrent: list[Callable[[Launch], None]] = []  # with the products of x of a layer
         if network.packing is not None:
             begin = partial(self._begin, at=at, tables=tables, packed_x=packed_x)
             if network.kind.unpacked_x:
-                beside.append(begin)
+                concurrent.append(begin)
             else:
                 begin(launch)
         if self._dropout is not None:
@@ -313,10 +313,10 @@ class OwnRNNExecutor(AddressExecutor):
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
             of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
             if buffers.narrow is not None:
-                beside.append(partial(self._prepare_h, layer=layer, at=at))
-            if beside:
-                self._memory.at_once(launch, [of_x, *beside])
-                beside.clear()
+                concurrent.append(partial(self._prepare_h, layer=layer, at=at))
+            if concurrent:
+                self._memory.at_once(launch, [of_x, *concurrent])
+                concurrent.clear()
             else:
                 of_x(launch)
                 if layer == 0 and network.packing is None:

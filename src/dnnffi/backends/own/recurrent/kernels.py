@@ -32,6 +32,9 @@ MAX_ARRAYS = 64
 ROWS_PER_BLOCK = 32
 """Rows of a step that a block packs."""
 
+ROW_WARPS = 8
+"""Warps of a block that packs rows."""
+
 
 def layer_kernel(config: KernelConfig, timeline: int = 0) -> KernelSource:
     """Return the kernel of a configuration: all steps of a layer, forward or backward.
@@ -142,6 +145,7 @@ def _row_kernel(name: str, piece_bytes: int, max_rows: int) -> KernelSource:
         "MAX_ROWS": max_rows,
         "MAX_ARRAYS": MAX_ARRAYS,
         "ROWS_PER_BLOCK": ROWS_PER_BLOCK,
+        "ROW_WARPS": ROW_WARPS,
     }
     return kernel_source("rows.cu", name, constants)
 

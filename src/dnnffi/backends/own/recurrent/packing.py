@@ -12,6 +12,7 @@ from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ARRAYS,
     MAX_ROWS,
+    ROW_WARPS,
     ROWS_PER_BLOCK,
     begin_kernels,
     device_length_kernels,
@@ -22,7 +23,7 @@ from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams, Tabl
 from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
-_THREADS = 256
+_THREADS = 32 * ROW_WARPS
 _MAX_BLOCKS = 2**16
 _PACKED_COPY = Struct("<10q")
 """The struct ``PackedCopy`` of ``packed_rows.cuh``."""
@@ -34,7 +35,7 @@ _MAX_RANKED = 1024
 """Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
 are in device memory. The tables of more rows are made by a kernel before it."""
 
-_PART_BYTES = INDEX_BYTES * (ROWS_PER_BLOCK + 2 * 32)
+_PART_BYTES = INDEX_BYTES * (ROWS_PER_BLOCK + 2 * ROW_WARPS)
 """Bytes of the struct ``PartOfStep`` of ``rows.cu``."""
 
 _CLEARING_BLOCKS = 64

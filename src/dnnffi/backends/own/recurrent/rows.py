@@ -3,8 +3,9 @@
 Kernels accept two layouts. In the dense layout every row has all steps, at constant strides. In the
 packed layout rows are sorted by decreasing length and stored step by step without padding. Rows of
 unequal length that are not packed yet are copied into packed ones: no product is then computed for
-padding, a group of rows stops after its longest row, and what is stored past a row's end is not
-read.
+padding, if the host knows the lengths, a group of rows stops after its longest row, and what is
+stored past a row's end is not read. x is not copied in inference of one layer whose lengths are in
+device memory (`Kind.unpacked_x`).
 """
 
 from __future__ import annotations

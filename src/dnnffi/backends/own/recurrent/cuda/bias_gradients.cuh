@@ -37,7 +37,6 @@ struct BiasGradientsParams
         const long long step = columns * padded;
         const float *from = sums + layer * layer_sums + direction * parts * step + column * padded + unit;
         float sum = 0;
-#pragma unroll 8
         for (long long part = 0; part < parts; part++) sum += from[part * step];
         const bool only_recurrent = column == gates, only_input = gates < columns && column == 2;
         const long long gate = only_recurrent ? 2 : column;

@@ -72,6 +72,7 @@ struct Config
     static constexpr int MAX_ROWS = 960;
     static constexpr int MAX_ARRAYS = 64;
     static constexpr int ROWS_PER_BLOCK = 32;
+    static constexpr int ROW_WARPS = 8;
     static constexpr int MAX_PRODUCTS = 16;
     static constexpr int WHOLE_TILE = 64;
     static constexpr int SPLIT_TILE = 32;

@@ -73,8 +73,8 @@ template <bool IS_PACKED> struct ArrayOf
     Element *first;
     int width;
     bool whole, later;
-    /* The caller's array of rows that are PACKED elsewhere: its steps lie at a constant distance, and need
-       no table. Kernels of dense rows do not store this, since it changed their code. */
+    /* An array like the caller's, of rows that are PACKED elsewhere: its steps lie at a constant distance, and
+       need no table. Kernels of dense rows do not store this, since it changed their code. */
     static constexpr bool padded = false;
     DEVICE void set_padded(bool) {}
 };

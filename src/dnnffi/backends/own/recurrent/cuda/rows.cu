@@ -8,7 +8,7 @@ namespace dnnffi {
 
 using Piece = Config::Piece;
 constexpr int MAX_ROWS = Config::MAX_ROWS, ROWS_PER_BLOCK = Config::ROWS_PER_BLOCK;
-constexpr int MAX_ARRAYS = Config::MAX_ARRAYS;
+constexpr int MAX_ARRAYS = Config::MAX_ARRAYS, WARPS = Config::ROW_WARPS; /* of a block */
 
 /* Clears what groups of the recurrence exchange, before its kernel starts. */
 static DEVICE void clear_words(uint4 *cleared, long long count)
@@ -73,33 +73,32 @@ struct BeginParams
     long long y_row_bytes;
 };
 
-/* Threads that find the rank of a row together, pieces of x that a thread has under way at a time, and the most
-   warps of a block. */
-constexpr int SHARERS = 8, AT_ONCE = 4, MAX_WARPS = 32;
+constexpr int THREADS_PER_ROW = 8;  /* that find its rank together */
+constexpr int PIECES_IN_FLIGHT = 4; /* of x, by a thread */
 
 /* Shared memory of a block that begins a forward pass, after the lengths of all rows. */
 struct PartOfStep
 {
-    int ranks[ROWS_PER_BLOCK];                  /* places of the block's rows among all, sorted */
-    u32 earlier[MAX_WARPS], present[MAX_WARPS]; /* rows that each warp has counted */
+    int ranks[ROWS_PER_BLOCK];          /* places of the block's rows among all, sorted */
+    u32 earlier[WARPS], present[WARPS]; /* rows of all earlier steps and of this one, as each warp counts */
 
     /* Finds the ranks of rows `first` to `end`. Rows of equal length keep their order, so that the sums of
        gradients have the same order in every call. */
     DEVICE void find_ranks(const int *lengths, int batch, int first, int end)
     {
-        const int sharer = threadIdx.x % SHARERS;
-        for (int start = first; start < end; start += blockDim.x / SHARERS) {
-            const int row = start + threadIdx.x / SHARERS, length = row < end ? lengths[row] : 0;
+        const int sharer = threadIdx.x % THREADS_PER_ROW;
+        for (int start = first; start < end; start += blockDim.x / THREADS_PER_ROW) {
+            const int row = start + threadIdx.x / THREADS_PER_ROW, length = row < end ? lengths[row] : 0;
             u32 rank = 0;
 #pragma unroll 4
-            for (int other = sharer; other < batch; other += SHARERS)
+            for (int other = sharer; other < batch; other += THREADS_PER_ROW)
                 rank += precedes(lengths[other], other, length, row);
-            rank = sum_of_lanes(rank, SHARERS);
+            rank = sum_of_lanes(rank, THREADS_PER_ROW);
             if (row < end && sharer == 0) ranks[row - first] = rank;
         }
     }
 
-    /* Has the threads of each warp store the rows of all earlier steps and those of this step. */
+    /* Each warp counts some of the rows of all earlier steps and of this one. */
     DEVICE void count_rows(const int *lengths, int batch, int step)
     {
         u32 before = 0, now = 0;
@@ -121,11 +120,11 @@ static DEVICE void pack(const BeginParams &params, const int *lengths, const int
                         long long step, Piece *packed)
 {
     const u32 pieces = params.pieces, all = (end - first) * pieces;
-    for (u32 start = threadIdx.x; start < all; start += AT_ONCE * blockDim.x) {
-        Piece loaded[AT_ONCE];
-        Piece *to[AT_ONCE] = {};
+    for (u32 start = threadIdx.x; start < all; start += PIECES_IN_FLIGHT * blockDim.x) {
+        Piece loaded[PIECES_IN_FLIGHT];
+        Piece *to[PIECES_IN_FLIGHT] = {};
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
+        for (int n = 0; n < PIECES_IN_FLIGHT; n++) {
             const u32 i = start + n * blockDim.x;
             if (i >= all || lengths[first + i / pieces] <= step) continue;
             const long long place = step * params.step_stride + (first + i / pieces) * params.row_stride;
@@ -133,7 +132,7 @@ static DEVICE void pack(const BeginParams &params, const int *lengths, const int
             to[n] = packed + (long long)ranks[i / pieces] * pieces + i % pieces;
         }
 #pragma unroll
-        for (int n = 0; n < AT_ONCE; n++) {
+        for (int n = 0; n < PIECES_IN_FLIGHT; n++) {
             if (to[n]) *to[n] = loaded[n];
         }
     }
@@ -163,20 +162,22 @@ static DEVICE void fill_ended(const BeginParams &params, const int *lengths, int
 template <bool ALL_STEPS> static DEVICE void begin(const BeginParams &params, const int *lengths, int batch)
 {
     PartOfStep &part = *(PartOfStep *)(lengths + batch);
-    const long long step = blockIdx.x / params.parts, number = blockIdx.x % params.parts;
-    const int first = number * ROWS_PER_BLOCK;
+    const long long step = blockIdx.x / params.parts, part_number = blockIdx.x % params.parts;
+    const int first = part_number * ROWS_PER_BLOCK;
     const int end = first + ROWS_PER_BLOCK < batch ? first + ROWS_PER_BLOCK : batch;
     clear_words(params.of_forward, params.forward_count);
     clear_words(params.of_backward, params.backward_count);
+    if (params.y) fill_ended(params, lengths, first, end, step);
+    if (!params.padded && step > 0 && part_number > 0) return; /* it neither packs nor stores anything */
     if (params.padded || step == 0) part.find_ranks(lengths, batch, first, end);
     part.count_rows(lengths, batch, step);
     __syncthreads();
     u32 offset = 0, count = 0;
-    for (int warp = 0; warp < blockDim.x / 32; warp++) {
+    for (int warp = 0; warp < WARPS; warp++) {
         offset += part.earlier[warp];
         count += part.present[warp];
     }
-    if (number == 0 && threadIdx.x == 0 && (ALL_STEPS || count > 0)) {
+    if (part_number == 0 && threadIdx.x == 0 && (ALL_STEPS || count > 0)) {
         params.step_offsets[step] = offset;
         params.step_offsets[step + 1] = offset + count; /* as the block of that step does, or the last one */
     }
@@ -188,7 +189,6 @@ template <bool ALL_STEPS> static DEVICE void begin(const BeginParams &params, co
     }
     if (params.padded)
         pack(params, lengths, part.ranks, first, end, step, params.packed + offset * params.pieces);
-    if (params.y) fill_ended(params, lengths, first, end, step);
 }
 
 /* Shared memory: int [batch] and a `PartOfStep`, also of the next kernel. */
@@ -223,7 +223,7 @@ struct TableParams
     int *caller_rows;
 };
 
-/* Makes the tables of more rows than each block of `begin_rows_of_device` sorts: a thread finds the place of one
+/* Makes the tables of more rows than those among which a block of `begin_rows_of_device` ranks its own: a thread finds the place of one
    row, and the offset of one step, from the lengths of all rows. Grid: a thread for each row, and for each of
    T + 1 offsets; shared memory: an int a thread. */
 extern "C" __global__ void make_tables(const __grid_constant__ TableParams params)
