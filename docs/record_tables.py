@@ -433,15 +433,19 @@ def stream_conditions(record: Record) -> str:
 @shows("callers.json")
 def caller_bench(record: Record) -> Iterator[Block]:
     """Yield milliseconds and host microseconds of a call through each entry."""
-    entries = dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row)
     yield [
-        {"Network": name, "Figure": f"{words}, {unit}"}
-        | {one: fixed(figures(record, one, phase, key).get(name), digits) for one in entries}
-        for name in _shapes(record)
+        {"Entry": entry, "Pass": words}
+        | {name: _milliseconds_and_host(record, entry, phase, name) for name in _shapes(record)}
         for phase, words in PHASE_WORDS.items()
-        for key, unit, digits in (("ms", "ms", 3), ("host_us", "host µs", 1))
+        for entry in dict.fromkeys(row["model"] for row in record["rows"] if "ms" in row)
     ]
     yield record.conditions()
+
+
+def _milliseconds_and_host(record: Record, entry: str, phase: str, network: str) -> str:
+    """Return the time of a call in milliseconds, and in brackets the host's in microseconds."""
+    ms, host = (figures(record, entry, phase, key).get(network) for key in ("ms", "host_us"))
+    return NOT_MEASURED if ms is None else f"{ms:.3f} ({host:.1f})"
 
 
 PRECISE = TOLERANCES["float32", "strict"]  # TF32 is about seven times as far off

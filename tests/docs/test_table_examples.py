@@ -321,12 +321,11 @@ CALLERS = {
 
 def test_each_entry_has_its_times():
     rows = next(record_tables.caller_bench(CALLERS))
-    assert [row["Figure"] for row in rows] == [
-        *("inference, ms", "inference, host µs"),
-        *("forward + backward, ms", "forward + backward, host µs"),
+    assert [(row["Entry"], row["Pass"]) for row in rows] == [
+        (model, words) for words in ("inference", "forward + backward") for model in CALLER_TIMES
     ]
-    assert (rows[0]["dnnffi"], rows[0]["dnnffi torch flat"]) == ("0.200", "0.210")
-    assert (rows[1]["torch eager"], rows[3]["torch eager"]) == ("90.0", NONE)
+    assert [row["a"] for row in rows[:3]] == ["0.200 (17.0)", "0.210 (40.0)", "0.900 (90.0)"]
+    assert rows[-1]["a"] == NONE
 
 
 def test_aims_of_callers_are_shown_with_their_figures():

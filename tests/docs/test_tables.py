@@ -514,14 +514,13 @@ def test_times_of_lengths_in_device_memory_are_divided_by_the_others():
 
 def test_calls_through_each_entry_are_shown():
     record = read("callers.json")
-    rows = {
-        (row["Network"], row["Figure"]): row for row in next(record_tables.caller_bench(record))
-    }
+    rows = {(row["Entry"], row["Pass"]): row for row in next(record_tables.caller_bench(record))}
     words = {"inference": "inference", "training": "forward + backward"}
     for row in record["rows"]:
         if "ms" in row:
-            cell = rows[row["shape"], f"{words[row['phase']]}, ms"][row["model"]]
-            assert numbers(cell) == nearly([row["ms"]], 3)
+            ms, host = numbers(rows[row["model"], words[row["phase"]]][row["shape"]])
+            assert [ms] == nearly([row["ms"]], 3)
+            assert [host] == nearly([row["host_us"]], 1)
 
 
 def test_every_record_is_read_by_a_test_of_its_tables():
