@@ -56,7 +56,7 @@ class Kind(NamedTuple):
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
     once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16. With
     ``resets`` states can be replaced between steps. Of ``packed`` rows with ``unpacked_x`` the
-    products of x lie as the caller's x does.
+    products of x have the layout of x itself.
     """
 
     mode: str

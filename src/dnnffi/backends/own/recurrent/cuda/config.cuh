@@ -136,7 +136,7 @@ constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent; y 
 /* Whether states are replaced between steps (`resets.cuh`). Forward, what is sent differs from y then, and has
    the last array. */
 constexpr bool RESETS = Config::RESETS;
-/* Of PACKED rows: the products of x lie as the caller's x does. */
+/* The products of x of PACKED rows have the layout of x itself. */
 constexpr bool UNPACKED_X = Config::UNPACKED_X;
 static_assert(!UNPACKED_X || (PACKED && !TRAINING && LAYERS == 1), "sums over positions read x, too");
 constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
