@@ -22,11 +22,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import dnnffi
 from dnnffi import files
-from dnnffi.bench.array_models import array_package, inputs_of
+from dnnffi.bench.array_models import array_package, functional, plan_captured
 from dnnffi.bench.clocks import Clock, CupyClock
-from dnnffi.bench.runner import PHASES
+from dnnffi.bench.model import ModelDef
+from dnnffi.bench.runner import DEFAULT, PHASES
 from dnnffi.bench.shapes import Shape
 from dnnffi.cli.machine import machine
 
@@ -37,7 +37,6 @@ SHAPES = (
     Shape("gru", "float32", 64, 16, 1024, 1024),
 )
 
-WARM_UP_CALLS = 30
 SEED = 41
 
 Step = Callable[[], object]
@@ -58,50 +57,21 @@ class Pair(NamedTuple):
     on_device: Step
 
 
-def with_lengths(shape: Shape, training: bool, lengths: Any) -> Step:
-    """Return a call of `dnnffi.lstm` or its like, and of its backward pass in training."""
-    data = shape.draw()
-    function = getattr(dnnffi, f"{shape.mode}_forward" if training else shape.mode)
-    inputs, dy = inputs_of(shape, data, "gpu"), array_package("gpu").asarray(data.dy)
-
-    def step() -> object:
-        results = function(*inputs, lengths=lengths, options={"tune": "now"})
-        return results[2].backward(dy) if training else results
-
-    return step
-
-
-def captured(shape: Shape, training: bool, lengths: Any = None) -> Step:
-    """Return the launch of a plan of exactly this shape, or for lengths up to its T."""
-    data = shape.draw()
-    inputs, dy = inputs_of(shape, data, "gpu"), array_package("gpu").asarray(data.dy)
-    prefix = "" if lengths is None else "max_"
-    sizes: Any = {f"{prefix}batch": shape.batch, f"{prefix}steps": shape.steps}
-    plan = dnnffi.RNNPlan(shape.spec, **sizes, training=training, backend="cudnn")
-    plan.autotune()
-
-    def step() -> object:
-        results = plan.forward(*inputs, lengths=lengths)
-        return plan.backward(dy) if training else results
-
-    return plan.capture(step).launch  # type: ignore[no-any-return]
-
-
 def pairs(shape: Shape, training: bool) -> Iterator[Pair]:
     """Yield what is compared on a shape."""
-    drawn = random.Random(SEED)
+    drawn, xp = random.Random(SEED), array_package("gpu")
     full = [shape.steps] * shape.batch
     ragged = [drawn.randint(1, shape.steps) for _ in full]
 
-    def on_device(lengths: list[int]) -> Any:
-        return array_package("gpu").asarray(lengths, "int32")
+    def step(make: Callable[..., ModelDef], shape: Shape, lengths: Any = None) -> Step:
+        return make(shape, shape.draw(), "gpu", training, lengths=lengths).step()
 
     for words, lengths in (("full", full), ("half padding", ragged)):
-        both = (with_lengths(shape, training, one) for one in (lengths, on_device(lengths)))
+        both = (step(functional, shape, one) for one in (lengths, xp.asarray(lengths, "int32")))
         yield Pair("call", words, *both)
     for words, steps in (("full", shape.steps), ("half as long", shape.steps // 2)):
-        exact = captured(replace(shape, steps=steps), training)
-        largest = captured(shape, training, on_device([steps] * shape.batch))
+        exact = step(plan_captured, replace(shape, steps=steps))
+        largest = step(plan_captured, shape, xp.full(shape.batch, steps, "int32"))
         yield Pair("plan", words, exact, largest)
 
 
@@ -109,7 +79,7 @@ def times(clock: Clock, steps: tuple[Step, ...], rounds: int, seconds: float) ->
     """Return milliseconds of each step; they take turns."""
     counts = []
     for step in steps:
-        for _ in range(WARM_UP_CALLS):
+        for _ in range(DEFAULT.warm_up):
             step()
         counts.append(max(1, ceil(seconds * 1e3 / clock.time(step, 3)[0])))
     turns = [

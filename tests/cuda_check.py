@@ -115,9 +115,6 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             found = search.find_clusters(kind, layer)
             words = " ".join((mode, dtype, str(hidden), *more, "clustered", str(layers), phase))
             yield words, min(found, key=partial(step_us, layer=layer))
-        if phase == "forward":
-            kind = Kind("lstm", 512, "float16", packed=True, unpacked_x=True)
-            yield "lstm float16 512 inference unpacked_x forward", _most_promising(kind, 64)
         for mode, dtype, hidden, batch in (
             ("gru", "float16", 50, 100),
             ("lstm", "float32", 128, 1),
@@ -133,6 +130,8 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
     yield "lstm bfloat16 1536 scattered backward", shares
     kind = Kind("lstm", 512, "float16", **inference)
     yield "lstm float16 512 inference", _most_promising(kind, 64)
+    kind = kind._replace(packed=True, unpacked_x=True)
+    yield "lstm float16 512 inference unpacked_x", _most_promising(kind, 64)
 
 
 def configurations() -> dict[str, KernelConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -34,6 +35,25 @@ def test_every_creator_is_tested():
     assert tested | {"dnnffi plan", "dnnffi plan captured"} == {
         creator.name for creator in array_models.CREATORS
     }
+
+
+def test_given_lengths_replace_those_of_the_shape():
+    shape = Shape("gru", "float32", 5, 3, 4, 6)
+    data, lengths = shape.draw(), (2, 5, 0)
+    given, _ = array_models.functional(shape, data, "cpu", False, lengths=lengths).forward()
+    ragged = replace(shape, lengths=lengths)
+    expected, _ = array_models.functional(ragged, data, "cpu", False).forward()
+    np.testing.assert_array_equal(given, expected)
+    assert not given[2:, 0].any()
+
+
+def test_a_plan_for_the_largest_batch_takes_lengths():
+    shape = Shape("gru", "float32", 5, 3, 4, 6)
+    data, lengths = shape.draw(), np.array([2, 5, 0], "int32")
+    plan, inputs = array_models._held(shape, data, "cpu", False, is_largest=True)
+    found, _ = plan.forward(*inputs, lengths=lengths)
+    expected, _ = array_models.functional(shape, data, "cpu", False, lengths=lengths).forward()
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_simple_gives_the_last_state_and_its_gradient():

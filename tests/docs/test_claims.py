@@ -99,6 +99,11 @@ def test_comments_hold_no_measured_figures():
             assert not FIGURE.search(comment), f"{path}: {comment}"
 
 
+def test_a_failure_in_the_record_of_the_gpu_tests_is_explained():
+    is_explained = "The failed test " in text_of("docs/verification.md")
+    assert is_explained == (record("gpu.json")["failed"] > 0)
+
+
 def test_the_page_of_what_is_supported_names_the_gpus_of_the_records():
     text = text_of("docs/support.md")
     assert f"The records of runs on a GPU are of NVIDIA {' and '.join(sorted(gpus()))}." in text

@@ -112,10 +112,12 @@ def test_an_inference_of_one_layer(mode, bidirectional, dtype):
     past = np.arange(STEPS)[:, None] >= np.asarray(lengths)
     x[cupy.asarray(past)] = cupy.nan
     function = getattr(dnnffi, mode)
-    y, _ = function(x, None, weights, lengths=cupy.asarray(lengths, "i4"))
-    expected, _ = function(x, None, weights, lengths=lengths.tolist())
-    error = conformance.deviation(y.get(), expected.get().astype("f8"))
-    assert error <= ALLOWED[dtype]
+    y, hx = function(x, None, weights, lengths=cupy.asarray(lengths, "i4"))
+    expected, hx_too = function(x, None, weights, lengths=lengths.tolist())
+    states, expected_states = ((one if mode == "lstm" else (one,)) for one in (hx, hx_too))
+    for one, other in zip((y, *states), (expected, *expected_states), strict=True):
+        error = conformance.deviation(one.get(), other.get().astype("f8"))
+        assert error <= ALLOWED[dtype]
 
 
 def test_a_captured_call_reads_the_lengths_of_each_launch():

@@ -30,7 +30,7 @@ def _states(xp: Any, data: Data) -> tuple[NDArray, Any]:
     return xp.asarray(data.h_0), None if data.c_0 is None else xp.asarray(data.c_0)
 
 
-def inputs_of(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
+def _inputs(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnffi.RNNWeights]:
     """Return x, the first states and the packed weights."""
     xp = array_package(place)
     layout: LayoutName = "cudnn" if place == "gpu" else "torch"
@@ -40,12 +40,18 @@ def inputs_of(shape: Shape, data: Data, place: str) -> tuple[NDArray, Any, dnnff
     return xp.asarray(data.x), h_0 if c_0 is None else (h_0, c_0), weights
 
 
-def functional(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options."""
+def functional(
+    shape: Shape, data: Data, place: str, training: bool, lengths: Any = None
+) -> ModelDef:
+    """Make a model of ``dnnffi.lstm``, ``gru`` or ``rnn_*`` with default options.
+
+    ``lengths`` [B], on the host or in device memory, replace those of the shape.
+    """
     function = getattr(dnnffi, shape.mode + "_forward" if training else shape.mode)
-    forward = partial(function, *inputs_of(shape, data, place))
-    if shape.lengths:
-        forward = partial(forward, lengths=shape.lengths)
+    forward = partial(function, *_inputs(shape, data, place))
+    lengths = shape.lengths if lengths is None else lengths
+    if lengths is not None:
+        forward = partial(forward, lengths=lengths)
     dy = array_package(place).asarray(data.dy)
 
     def backward(outputs: Any) -> Gradients:
@@ -62,14 +68,15 @@ def _about_the_newest_plan() -> dict[str, Any]:
 
 
 def _held(
-    shape: Shape, data: Data, place: str, training: bool
+    shape: Shape, data: Data, place: str, training: bool, *, is_largest: bool = False
 ) -> tuple[dnnffi.RNNPlan, tuple[NDArray, Any, dnnffi.RNNWeights]]:
-    """Return a tuned `RNNPlan` and its inputs."""
-    inputs = inputs_of(shape, data, place)
+    """Return a tuned `RNNPlan` and its inputs; ``is_largest``: for all batches up to the shape."""
+    inputs = _inputs(shape, data, place)
+    batch, steps = ("max_batch", "max_steps") if is_largest else ("batch", "steps")
+    sizes: Any = {batch: shape.batch, steps: shape.steps}
     made = dnnffi.RNNPlan(
         shape.spec,
-        batch=shape.batch,
-        steps=shape.steps,
+        **sizes,
         training=training,
         lengths=shape.lengths or None,
         backend="cudnn" if place == "gpu" else "reference",
@@ -94,13 +101,18 @@ def plan(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     return ModelDef(forward, backward)
 
 
-def plan_captured(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
-    """Make a model of `RNNPlan.capture`: the forward pass, or all passes, as one CUDA graph."""
-    made, inputs = _held(shape, data, place, training)
+def plan_captured(
+    shape: Shape, data: Data, place: str, training: bool, lengths: Any = None
+) -> ModelDef:
+    """Make a model of `RNNPlan.capture`: the forward pass, or all passes, as one CUDA graph.
+
+    With ``lengths`` [B] in device memory the plan is for all batches up to the shape.
+    """
+    made, inputs = _held(shape, data, place, training, is_largest=lengths is not None)
     dy = array_package(place).asarray(data.dy)
 
     def step() -> tuple[Any, Any]:
-        outputs = made.forward(*inputs)
+        outputs = made.forward(*inputs, lengths=lengths)
         if not training:
             return outputs, None
         (dx, dhx), dweights = made.backward(dy)

@@ -296,13 +296,8 @@ class OwnRNNExecutor(AddressExecutor):
         packed_x = kept + buffers.packed_x if self._copies else 0
         x, weights_at = packed_x or at.x, at.weights
         tables = self._table_addresses(kept)
-        concurrent: list[Callable[[Launch], None]] = []  # with the products of x of a layer
-        if network.packing is not None:
-            begin = partial(self._begin, at=at, tables=tables, packed_x=packed_x)
-            if network.kind.unpacked_x:
-                concurrent.append(begin)
-            else:
-                begin(launch)
+        if network.packing is not None and not network.kind.unpacked_x:
+            self._begin(launch, at, tables, packed_x)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -311,16 +306,7 @@ class OwnRNNExecutor(AddressExecutor):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
-            of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
-            if buffers.narrow is not None:
-                concurrent.append(partial(self._prepare_h, layer=layer, at=at))
-            if concurrent:
-                self._memory.at_once(launch, [of_x, *concurrent])
-                concurrent.clear()
-            else:
-                of_x(launch)
-                if layer == 0 and network.packing is None:
-                    self._clear(launch, buffers.forward_room.cleared(at.workspace, 0))
+            self._fill_gates(launch, layer, x, gates, at, tables)
             is_last = last == num_layers - 1
             y = at.y if is_last else kept + buffers.arrays[last].y
             matrices, matrix_scales, state_scales = weights_at + weights.w_hh, 0, 0
@@ -363,6 +349,30 @@ class OwnRNNExecutor(AddressExecutor):
                 x = kept + arrays.dropped
                 of_rows = tables[0], tables[2]
                 self._dropout.drop(launch, y, x, kept + buffers.taken, of_rows, layer)
+
+    def _fill_gates(
+        self,
+        launch: Launch,
+        layer: int,
+        x: int,
+        gates: int,
+        at: ForwardAddresses,
+        tables: TableAddresses,
+    ) -> None:
+        """Enqueue the products of x, and all else that the kernel of a layer needs before it."""
+        network = self._network
+        works: list[Callable[[Launch], None]] = []
+        if network.kind.unpacked_x:
+            works.append(partial(self._begin, at=at, tables=tables, packed_x=0))
+        if network.narrow is not None:
+            works.append(partial(self._prepare_h, layer=layer, at=at))
+        if works:
+            of_x = partial(self._multiply_x, layer=layer, x=x, gates=gates, at=at)
+            self._memory.at_once(launch, [of_x, *works])
+            return
+        self._multiply_x(launch, layer, x, gates, at)
+        if layer == 0 and network.packing is None:
+            self._clear(launch, self._buffers.forward_room.cleared(at.workspace, 0))
 
     def _begin(
         self, launch: Launch, at: ForwardAddresses, tables: TableAddresses, packed_x: int

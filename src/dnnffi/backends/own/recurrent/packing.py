@@ -31,6 +31,9 @@ _PACKED_COPY = Struct("<10q")
 _CLEAR_PARAMS = Struct(f"<{4 + 2 * MAX_ARRAYS}q")
 """The struct ``ClearParams`` of ``rows.cu``."""
 
+_DEVICE_LENGTHS = Struct("<2q")
+"""The struct ``DeviceLengths`` of ``rows.cu``."""
+
 _MAX_RANKED = 1024
 """Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
 are in device memory. The tables of more rows are made by a kernel before it."""
@@ -143,7 +146,7 @@ class Packing:
         )
         if lengths:
             kernel = self._of_device["begin_rows_of_device", piece_bytes]
-            rows = Struct("<2q").pack(batch, lengths)
+            rows = _DEVICE_LENGTHS.pack(batch, lengths)
         else:
             assert tables.caller_lengths is not None
             kernel = self._begin[max_rows, piece_bytes]

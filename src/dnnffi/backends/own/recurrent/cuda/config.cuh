@@ -136,10 +136,11 @@ constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent; y 
 /* Whether states are replaced between steps (`resets.cuh`). Forward, what is sent differs from y then, and has
    the last array. */
 constexpr bool RESETS = Config::RESETS;
+constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
+
 /* The products of x of PACKED rows have the layout of x itself. */
 constexpr bool UNPACKED_X = Config::UNPACKED_X;
 static_assert(!UNPACKED_X || (PACKED && !TRAINING && LAYERS == 1), "sums over positions read x, too");
-constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
 
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some
    blocks' words each, or a thread several words of all blocks. */

@@ -5,8 +5,8 @@
 
 namespace dnnffi {
 
-/* The value of the lane whose number differs in the bits of `distance`. As a float, which has the same bits:
-   the emulator knows this shuffle alone. */
+/* The value of the lane whose number differs in the bits of `distance`. It travels as a float with the
+   same bits, since the emulator has no other shuffle. */
 DEVICE u32 other_lane(u32 value, int distance)
 {
     return float_to_bits(__shfl_xor_sync(~0u, bits_to_float(value), distance));

@@ -223,9 +223,9 @@ struct TableParams
     int *caller_rows;
 };
 
-/* Makes the tables of more rows than those among which a block of `begin_rows_of_device` ranks its own: a thread finds the place of one
-   row, and the offset of one step, from the lengths of all rows. Grid: a thread for each row, and for each of
-   T + 1 offsets; shared memory: an int a thread. */
+/* Makes the tables of more rows than `begin_rows_of_device` ranks: a thread finds the place of one row, and the
+   offset of one step, from the lengths of all rows. Grid: a thread for each row, and for each of T + 1 offsets;
+   shared memory: an int a thread. */
 extern "C" __global__ void make_tables(const __grid_constant__ TableParams params)
 {
     extern __shared__ __align__(16) unsigned char memory[];
