@@ -157,7 +157,7 @@ def paired(network: Network, chip: Any) -> list[tuple[Any, Any]]:
     from dnnffi.backends.own.recurrent.config import Kind
 
     sizes = network.mode, network.hidden, network.dtype
-    kind = Kind(*sizes, network.training, packed=network.ragged)
+    kind = Kind(*sizes, network.training, ragged=network.ragged)
     forward = configs(kind, network, chip)
     if not network.training:
         return [(one, None) for one in forward]

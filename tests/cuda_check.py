@@ -93,8 +93,8 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             ("lstm", "float16", 1024, 64, {}),
             ("lstm", "float32", 512, 64, {}),
             ("lstm", "float32", 500, 16, {"strict": True, "clip": 1}),
-            ("gru", "bfloat16", 1000, 32, {"packed": True}),
-            ("rnn_tanh", "float16", 768, 16, {"packed": True}),
+            ("gru", "bfloat16", 1000, 32, {"ragged": True}),
+            ("rnn_tanh", "float16", 768, 16, {"ragged": True, "packed": True}),
             ("rnn_relu", "float32", 333, 16, {}),
             ("lstm", "float16", 512, 32, {"resets": True}),
             ("gru", "float32", 1024, 16, {"resets": True}),
@@ -130,8 +130,8 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
     yield "lstm bfloat16 1536 scattered backward", shares
     kind = Kind("lstm", 512, "float16", **inference)
     yield "lstm float16 512 inference", _most_promising(kind, 64)
-    kind = kind._replace(packed=True, unpacked_x=True)
-    yield "lstm float16 512 inference unpacked_x", _most_promising(kind, 64)
+    kind = kind._replace(ragged=True)
+    yield "lstm float16 512 inference ragged", _most_promising(kind, 64)
 
 
 def configurations() -> dict[str, KernelConfig]:

@@ -52,14 +52,15 @@ NETWORKS = (
 """Modes, dtypes, hidden sizes and numbers of rows."""
 
 KINDS = (
-    *("", "packed", "training", "training packed", "resets"),
-    *("training backward", "training packed backward"),
+    *("", "ragged", "ragged packed", "training", "training ragged", "resets"),
+    *("training backward", "training ragged backward", "training ragged packed backward"),
 )
 """Fields of a `Kind` that are true."""
 
 KNOWN = {
     "gru float32 512 64 training backward 2": "found when backward passes were added to this check",
-    "gru float32 512 64 training packed backward 2": "the same kernel, of ragged rows",
+    "gru float32 512 64 training ragged backward 2": "the same kernel, of ragged rows",
+    "gru float32 512 64 training ragged packed backward 2": "the same kernel, of packed rows",
 }
 """Kernels with early copies that are not mended yet, with a remark."""
 

@@ -59,7 +59,7 @@ def test_every_kind_of_division_is_compiled():
         for one in cuda_check.configurations().values()
         for name, value in (one.kind._asdict() | one._asdict()).items()
     }
-    flags = ("backward", "packed", "strict", "narrow", "training", "staged", "cluster", "scatter")
+    flags = ("backward", "ragged", "strict", "narrow", "training", "staged", "cluster", "scatter")
     for name in (*flags, "far"):
         assert {(name, False), (name, True)} <= found, name
     for name in ("layers", "team", "chunks", "parts", "k_shared", "mode", "dtype", "rows"):

@@ -32,17 +32,13 @@ KERNELS = (
 )
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
-MERGED = (
-    "after the run modules were merged, calls got their workspaces in another way, and resets the "
-    "kernels of calls without; needs a GPU"
-)
 FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
 )
-UNPACKED = (
-    "after the run x of one layer is no longer packed in inference with lengths in device memory; "
-    "needs a GPU"
+PLACES = (
+    "after the run rows of unequal length got other places in the kernels' arrays, and flags of "
+    "resets are loaded earlier; needs a GPU"
 )
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
@@ -54,21 +50,14 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": UNPACKED,
-    "callers.json": UNPACKED,
-    "device_lengths.json": (
-        "no commit has the source that it was measured on: a change of smaller networks than these "
-        "was undone after the run; needs a GPU"
-    ),
     "first_call.json": ONE_STEP,
-    "gpu.json": UNPACKED,
+    "gpu.json": PLACES,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "stream.json": KERNELS,
     "stream_conv.json": KERNELS,
-    "stream_resets.json": MERGED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,

@@ -25,7 +25,7 @@ class Setup(NamedTuple):
     hidden: int
     forward: dict
     backward: dict | None = None
-    packed: bool = False
+    ragged: bool = False
     clip: str = ""
     strict: bool = False
     layers: int = 1
@@ -33,7 +33,7 @@ class Setup(NamedTuple):
 
     def __str__(self):
         words = [self.mode, self.dtype, f"H{self.hidden}"]
-        words += ["training" if self.backward else "inference", "packed" if self.packed else ""]
+        words += ["training" if self.backward else "inference", "ragged" if self.ragged else ""]
         words += ["strict" if self.strict else "", "narrow" if self.narrow else ""]
         words += [f"{self.layers}-at-once" if self.layers > 1 else ""]
         return "-".join(word for word in (*words, self.clip) if word)
@@ -50,9 +50,9 @@ class Setup(NamedTuple):
             dtype=self.dtype,
         )
         layouts = ("dense", "batch_first")
-        if self.packed:
+        if self.ragged:
             layouts = ("packed", "lengths", "batch_first_lengths")
-        sizes = {"steps": int(rng.integers(1 + self.packed, 8)), "batch": int(rng.integers(1, 20))}
+        sizes = {"steps": int(rng.integers(1 + self.ragged, 8)), "batch": int(rng.integers(1, 20))}
         clip = {"clip": (-0.3, 0.2), "clip_nan": self.clip} if self.clip else {}
         return conformance.problem_of(
             *(spec, layouts[rng.integers(len(layouts))]),

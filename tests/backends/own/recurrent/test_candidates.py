@@ -374,7 +374,7 @@ def test_who_names_none_gets_the_first(own, memory, made):
 def test_kernels_are_of_the_kind_that_the_problem_is(own, memory, made, problem, clip):
     own.make(problem, None, launch(memory))
     ((_, forward, _),) = made
-    assert (forward.kind.packed, forward.kind.clip) == (False, clip)
+    assert (forward.kind.ragged, forward.kind.clip) == (False, clip)
 
 
 def test_own_asks_for_this_source_alone(own, memory, made):

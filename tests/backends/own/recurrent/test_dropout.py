@@ -13,7 +13,7 @@ from conformance import Case, problem_of
 
 from dnnffi.backends.cublas.product import RowsProduct
 from dnnffi.backends.own.recurrent.dropout import DropoutKernels, Generator
-from dnnffi.backends.own.recurrent.rows import row_layout
+from dnnffi.backends.own.recurrent.rows import NO_TABLES, row_layout
 from dnnffi.backends.rnn_interface import ForwardAddresses
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import Launch
@@ -64,7 +64,10 @@ def spec_of(mode="lstm", hidden=6, layers=3, bidirectional=False, dtype="float32
 
 
 def in_the_order_of(problem, mask):
-    """Convert a mask [T, B, units] to the layout of y: [T, B, units], [B, T, units] or packed."""
+    """Convert a mask [T, B, units] to the layout of the kernels' arrays of y (`row_layout`)."""
+    if row_layout(problem).is_row_after_row:
+        order = sorted(range(problem.batch), key=lambda row: -problem.lengths[row])
+        return np.concatenate([mask[: problem.lengths[row], row] for row in order])
     if problem.layout == BATCH_MAJOR:
         return mask.swapaxes(0, 1)
     if problem.layout == PACKED:
@@ -80,10 +83,10 @@ def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
     generator = Generator(memory, 0, seed)
     generator.restore(np.array([seed, drawn], np.uint64).view(np.uint8))
     layout = row_layout(problem)
-    at = 0, 0
+    at = NO_TABLES
     if layout.tables is not None:
         entries = memory.constant(layout.tables.entries())
-        at = layout.tables.addresses(entries.data.ptr)[::2]
+        at = layout.tables.addresses(entries.data.ptr)
     made = DropoutKernels(problem.spec.dtype, memory).bind(problem, layout, generator)
     taken = memory.zeros((16,), np.uint8)
     made.take(launch, taken.data.ptr)
@@ -97,7 +100,9 @@ def dropped(problem, values, seed=LARGE_SEED, drawn=0, layer=0):
     return np.asarray(array, np.float64)
 
 
-@pytest.mark.parametrize("layout", ["dense", "batch_first", "packed"])
+@pytest.mark.parametrize(
+    "layout", ["dense", "batch_first", "packed", "lengths", "batch_first_lengths"]
+)
 @pytest.mark.parametrize(
     ("hidden", "bidirectional"), [(1, False), (6, False), (6, True), (36, True)]
 )
@@ -106,7 +111,10 @@ def test_masks_are_the_references_in_every_layout(layout, hidden, bidirectional,
     spec = spec_of(hidden=hidden, bidirectional=bidirectional, dtype=dtype)
     rng = np.random.default_rng(hidden)
     problem = problem_of(spec, layout, 5, 4, rng, training=True, dropout=0.75)
-    ones = np.ones(problem.y_shape, dtype_object(dtype))
+    shape = row_layout(problem).positions, spec.hidden_size * spec.num_directions
+    ones = np.ones(
+        shape if row_layout(problem).is_row_after_row else problem.y_shape, dtype_object(dtype)
+    )
     for layer, drawn in ((0, 0), (1, 0), (1, 2**32 - 1), (1, 2**64 - 3)):
         found = dropped(problem, ones, drawn=drawn, layer=layer)
         mask = own_masks(spec, problem.steps, problem.batch, 0.75, LARGE_SEED, drawn)[layer]

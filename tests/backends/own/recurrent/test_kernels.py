@@ -52,27 +52,27 @@ SETUPS = (
         way(16, 8, 1, (2, 2), (1, 1)),
         way(24, 16, 1, (4, 1), (2, 1), staged=False),
     ),
-    Setup("lstm", "float16", 20, way(8, 8, 2, (2, 2), (0, 0)), way(16, 8, 2), packed=True),
+    Setup("lstm", "float16", 20, way(8, 8, 2, (2, 2), (0, 0)), way(16, 8, 2), ragged=True),
     Setup("lstm", "float32", 12, way(), way(staged=False), clip="propagate"),
-    Setup("lstm", "bfloat16", 16, way(16, staged=False), way(16), packed=True, clip="clip"),
+    Setup("lstm", "bfloat16", 16, way(16, staged=False), way(16), ragged=True, clip="clip"),
     Setup("gru", "float16", 29, way(8, 8, 1, (2, 2)), way(8, 8, 2, (1, 8), (0, 1))),
     Setup(
         *("gru", "float32", 22),
         way(16, 16, 1, (3, 2), (1, 1)),
         way(24, 8, 1, (1, 4), (0, 1), staged=False),
-        packed=True,
+        ragged=True,
     ),
     Setup("gru", "bfloat16", 40, way(16, 8, 2, (1, 4)), way(40, 8, 1, (3, 2))),
-    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), packed=True),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), ragged=True),
     Setup("rnn_tanh", "float32", 7, way(staged=False), way()),
     Setup("rnn_relu", "bfloat16", 17, way(8, 8, 2), way(8, 8, 2, staged=False)),
-    Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), packed=True),
+    Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), ragged=True),
     # A group of one block.
     Setup("lstm", "float16", 21, way(24, 8, 1, (2, 2)), way(24, 16, 1, (1, 4), (0, 1))),
     # Backward kernels whose blocks exchange their shares of the gradients of h.
     Setup("lstm", "float16", 40, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True)),
     Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
-    Setup("gru", "bfloat16", 50, way(), way(32, 8, 1, (4, 1), (0, 1), scatter=True), packed=True),
+    Setup("gru", "bfloat16", 50, way(), way(32, 8, 1, (4, 1), (0, 1), scatter=True), ragged=True),
     Setup("gru", "float16", 16, way(), way(16, 8, 1, (4, 1), (2, 0), scatter=True)),
     # In teams: units that fill all blocks, and that do not; several words of a share a thread.
     Setup("lstm", "float16", 64, way(), way(16, 8, 1, (2, 1), (1, 0), scatter=True, team=2)),
@@ -81,14 +81,14 @@ SETUPS = (
         *("gru", "float32", 50),
         way(),
         way(8, 32, 1, (2, 1), (1, 1), scatter=True, team=2),
-        packed=True,
+        ragged=True,
     ),
     Setup("gru", "float16", 90, way(), way(24, 16, 1, (3, 1), (1, 0), scatter=True, team=2)),
     Setup(
         *("lstm", "float16", 70),
         way(),
         way(16, 8, 1, (4, 1), (1, 1), scatter=True),
-        packed=True,
+        ragged=True,
     ),
     # Words that are multiplied in chunks, of groups of many rows; padded chunks, and whole ones.
     Setup(
@@ -100,7 +100,7 @@ SETUPS = (
         *("gru", "float32", 50),
         way(16, 64, 1, (3, 2), (1, 1), chunks=3, ring=2),
         way(24, 32, 1, (1, 4), (1, 2), chunks=4, far=True, kept_sixteenths=3),
-        packed=True,
+        ragged=True,
     ),
     Setup(
         *("rnn_tanh", "bfloat16", 201),
@@ -116,46 +116,46 @@ SETUPS = (
     Setup("gru", "float16", 24, way(8, 64, 1, (2, 2)), way(16, 32, 1, staged=False)),
     # Without TF32.
     Setup("lstm", "float32", 20, way(8, 8, 2), way(16, 8, 1, (2, 2), staged=False), strict=True),
-    Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), packed=True, strict=True),
+    Setup("gru", "float32", 9, way(16, **CLUSTER), way(8, **CLUSTER), ragged=True, strict=True),
     Setup("lstm", "float32", 21, way(), way(16, 8, 1, (2, 1), (1, 1), scatter=True), strict=True),
     # In float32, with recurrent products of float16: odd sizes, in all ways to gather.
     Setup("lstm", "float32", 24, way(), way(staged=False), narrow=True),
     Setup("lstm", "float32", 37, way(16, 16, 2, (2, 2), (0, 1), staged=False), way(), narrow=True),
-    Setup("lstm", "float32", 19, way(16, 8, 1, (2, 2), (1, 1)), way(), packed=True, narrow=True),
-    Setup("rnn_tanh", "float32", 33, way(16, 16), way(24), packed=True, narrow=True),
+    Setup("lstm", "float32", 19, way(16, 8, 1, (2, 2), (1, 1)), way(), ragged=True, narrow=True),
+    Setup("rnn_tanh", "float32", 33, way(16, 16), way(24), ragged=True, narrow=True),
     Setup("rnn_tanh", "float32", 7, way(staged=False), narrow=True),
     Setup("lstm", "float32", 131, way(24, 32, 1, (2, 2), chunks=2), way(24), narrow=True),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER), narrow=True),
-    Setup("gru", "float32", 29, way(8, 8, 1, (2, 2)), way(), packed=True, narrow=True),
+    Setup("gru", "float32", 29, way(8, 8, 1, (2, 2)), way(), ragged=True, narrow=True),
     Setup("gru", "float32", 40, way(16, 8, 2, (1, 4)), way(), narrow=True),
     # Clusters.
     Setup("lstm", "float16", 40, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER)),
     Setup("lstm", "float32", 21, way(8, 16, 1, **CLUSTER), way(16, **CLUSTER)),
-    Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER), packed=True),
+    Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER), ragged=True),
     Setup("gru", "bfloat16", 23, way(16, 8, 1, (1, 4), (0, 1), **CLUSTER), way(8, 16, **CLUSTER)),
     Setup("rnn_relu", "bfloat16", 8, way(**CLUSTER), way(**CLUSTER)),
-    Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, **CLUSTER), packed=True),
+    Setup("rnn_tanh", "float16", 24, way(8, **CLUSTER), way(8, **CLUSTER), ragged=True),
     # Whole rows in a block, without tensor cores.
     Setup("lstm", "float32", 20, rows_of(4), rows_of(4, 2)),
-    Setup("lstm", "float16", 37, rows_of(2, 2), rows_of(4, 4), packed=True),
+    Setup("lstm", "float16", 37, rows_of(2, 2), rows_of(4, 4), ragged=True),
     Setup("gru", "bfloat16", 24, rows_of(1), rows_of(8, 2)),
-    Setup("gru", "float32", 11, rows_of(4, 4), rows_of(2), packed=True, strict=True),
-    Setup("rnn_tanh", "float16", 33, rows_of(8, 2), rows_of(1), packed=True),
+    Setup("gru", "float32", 11, rows_of(4, 4), rows_of(2), ragged=True, strict=True),
+    Setup("rnn_tanh", "float16", 33, rows_of(8, 2), rows_of(1), ragged=True),
     Setup("rnn_relu", "float32", 9, rows_of(2), rows_of(4)),
     Setup("lstm", "float16", 8, rows_of(8), rows_of(8, 4), clip="clip"),
     Setup("gru", "float16", 16, rows_of(4, 2)),
     # The same in clusters: units that fill all blocks, and that do not.
     Setup("lstm", "float32", 32, rows_of(4, 1, 4), rows_of(4, 2, 2)),
-    Setup("lstm", "float16", 21, rows_of(2, 2, 2), rows_of(8, 1, 3), packed=True),
+    Setup("lstm", "float16", 21, rows_of(2, 2, 2), rows_of(8, 1, 3), ragged=True),
     Setup("gru", "bfloat16", 37, rows_of(8, 4, 3), rows_of(4, 1, 2)),
-    Setup("gru", "float32", 29, rows_of(16, 1, 4), rows_of(2, 2, 4), packed=True, strict=True),
-    Setup("rnn_tanh", "float32", 50, rows_of(1, 1, 2), rows_of(8, 4, 4), packed=True),
+    Setup("gru", "float32", 29, rows_of(16, 1, 4), rows_of(2, 2, 4), ragged=True, strict=True),
+    Setup("rnn_tanh", "float32", 50, rows_of(1, 1, 2), rows_of(8, 4, 4), ragged=True),
     Setup("rnn_relu", "float16", 40, rows_of(32, 1, 5), rows_of(4, 2, 3)),
     Setup("lstm", "bfloat16", 19, rows_of(4, 4, 3)),
     # Inference, which saves no state for the backward pass.
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
-    Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2)), packed=True),
-    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True),
+    Setup("lstm", "float32", 8, way(8, 8, 2, (2, 2)), ragged=True),
+    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), ragged=True),
     Setup("rnn_tanh", "bfloat16", 1, way()),
     Setup("rnn_relu", "float16", 50, way(32, 8, 1, (2, 2), (1, 1), staged=False)),
     # All layers of a network at once.
@@ -164,7 +164,7 @@ SETUPS = (
         *("lstm", "bfloat16", 37),
         way(16, 16, 1, (2, 2), (0, 1), staged=False),
         way(24, 16, 1, (1, 4), (1, 0), ring=4),
-        packed=True,
+        ragged=True,
         layers=3,
     ),
     Setup("gru", "float32", 22, way(16, 8, 2, (2, 2)), way(8, 8, 2, (1, 4)), layers=2),
@@ -172,29 +172,29 @@ SETUPS = (
         *("gru", "float16", 29),
         way(8, 8, 1, (4, 1)),
         way(16, 8, 1, (1, 4), staged=False),
-        packed=True,
+        ragged=True,
         layers=4,
     ),
     Setup("gru", "bfloat16", 12, way(16, 8, 1, (1, 8)), way(8, 16), layers=2),
-    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), packed=True, layers=2),
+    Setup("rnn_tanh", "float16", 33, way(16, 16), way(24, 8, 1), ragged=True, layers=2),
     Setup("rnn_relu", "float32", 26, way(16, 8, 1, (2, 4)), way(8, 16, 1, ring=4), layers=3),
     Setup("lstm", "float32", 21, way(8, 8, 2), way(16), clip="clip", strict=True, layers=2),
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1)), layers=3),
-    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), packed=True, layers=2),
+    Setup("gru", "bfloat16", 9, way(8, 16, 2, staged=False), ragged=True, layers=2),
     # The same as one cluster.
     Setup("lstm", "float16", 24, way(8, 8, 1, (2, 2), **CLUSTER), way(**CLUSTER), layers=2),
     Setup(
         *("lstm", "float32", 21),
         way(24, 16, 1, **CLUSTER),
         way(16, **CLUSTER),
-        packed=True,
+        ragged=True,
         layers=3,
     ),
-    Setup("gru", "float16", 14, way(**CLUSTER), way(16, **CLUSTER), packed=True, layers=4),
+    Setup("gru", "float16", 14, way(**CLUSTER), way(16, **CLUSTER), ragged=True, layers=4),
     Setup("gru", "bfloat16", 23, way(8, 16, **CLUSTER), way(8, 16, **CLUSTER), layers=2),
     Setup("rnn_tanh", "float32", 7, way(**CLUSTER), way(**CLUSTER), layers=6),
     Setup("rnn_relu", "float16", 30, way(16, **CLUSTER), way(8, **CLUSTER), layers=2),
-    Setup("lstm", "bfloat16", 9, way(16, 8, 1, (1, 8), (0, 1), **CLUSTER), layers=3, packed=True),
+    Setup("lstm", "bfloat16", 9, way(16, 8, 1, (1, 8), (0, 1), **CLUSTER), layers=3, ragged=True),
     # More words than threads gather at once.
     Setup("rnn_tanh", "float32", 264, way(136, 16, 1, (4, 1), (4, 2))),
     # A cluster whose products are of float16.
@@ -209,7 +209,7 @@ SETUPS = (
         *("gru", "float32", 50),
         way(16, 64, 1, (3, 2), (0, 0), chunks=3, ring=2, stream_ring=2),
         way(16, 8, 2, (1, 4), (0, 1), stream_ring=2),
-        packed=True,
+        ragged=True,
     ),
     Setup(
         *("lstm", "bfloat16", 90),
@@ -368,7 +368,7 @@ def test_what_is_chosen_gives_what_the_reference_gives(cublas, mode, dtype, mult
     seed = conformance.MODES.index(mode) * 10 + multiprocessors
     rng = np.random.default_rng(seed)
     chip = Chip(multiprocessors, 100_000)
-    setup = Setup(mode, dtype, int(rng.integers(8, 70)), {}, {}, packed=bool(rng.integers(2)))
+    setup = Setup(mode, dtype, int(rng.integers(8, 70)), {}, {}, ragged=bool(rng.integers(2)))
     problem = setup.problem(rng, steps=3, batch=int(rng.integers(1, 40)))
     layer = Layer(problem.batch, problem.spec.num_directions, chip)
     forward = select_configs(kind_of(problem), layer)[-1]

@@ -138,9 +138,15 @@ def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
 
 def test_kernels_for_full_rows_are_not_for_ragged_ones_nor_the_other_way_round(network):
     other = problem_of(5, 4, not network.is_ragged)
-    words = "not for full rows" if network.is_ragged else "not for ragged rows"
-    with pytest.raises(UnsupportedError, match=words):
+    kinds = ("ragged", "full") if network.is_ragged else ("full", "ragged")
+    with pytest.raises(UnsupportedError, match="for {} rows, not for {} ones".format(*kinds)):
         network.network.bind(other, network.launch)
+
+
+def test_kernels_for_padded_rows_are_not_for_packed_ones(network):
+    packed = RNNProblem.packed(network.network.spec, (3, 2, 1), training=True)
+    with pytest.raises(UnsupportedError, match="rows, not for packed ones"):
+        network.network.bind(packed, network.launch)
 
 
 def test_layers_at_once_refuse_rows_that_do_not_fit_at_the_same_time(cublas):

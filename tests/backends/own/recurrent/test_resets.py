@@ -15,10 +15,10 @@ CLUSTER = {"cluster": True}
 
 SETUPS = (
     Setup("lstm", "float16", 24, way(), way(staged=False)),
-    Setup("lstm", "float32", 20, way(8, 8, 2, (2, 2), (0, 0)), way(16, 8, 2), packed=True),
-    Setup("gru", "float32", 22, way(16, 16, 1, (3, 2)), way(24, 8, staged=False), packed=True),
+    Setup("lstm", "float32", 20, way(8, 8, 2, (2, 2), (0, 0)), way(16, 8, 2), ragged=True),
+    Setup("gru", "float32", 22, way(16, 16, 1, (3, 2)), way(24, 8, staged=False), ragged=True),
     Setup("gru", "bfloat16", 40, way(16, 8, 2, (1, 4), staged=False), way(40, 8, 1, (3, 2))),
-    Setup("rnn_tanh", "float32", 33, way(16, 16), way(24, 8, 1), packed=True),
+    Setup("rnn_tanh", "float32", 33, way(16, 16), way(24, 8, 1), ragged=True),
     Setup("rnn_relu", "float32", 17, way(8, 8, 2), way(8, 8, 2, staged=False)),
     Setup("lstm", "float32", 33, way(16, 8, 1, (1, 4), chunks=2), way(8, 32), strict=True),
     Setup("lstm", "float32", 37, way(), way(16, 16, 1, (4, 1), (1, 1), scatter=True)),
@@ -26,18 +26,18 @@ SETUPS = (
         *("gru", "float32", 50),
         way(16, 64, 1, (3, 2), (0, 0), chunks=3, ring=2, stream_ring=2),
         way(8, 32, 1, (2, 1), (1, 1), scatter=True, team=2),
-        packed=True,
+        ragged=True,
     ),
-    Setup("lstm", "float32", 21, way(24, 16, 1, **CLUSTER), way(16, **CLUSTER), packed=True),
+    Setup("lstm", "float32", 21, way(24, 16, 1, **CLUSTER), way(16, **CLUSTER), ragged=True),
     Setup("gru", "float32", 14, way(8, 8, 1, (3, 2), **CLUSTER), way(8, **CLUSTER)),
-    Setup("lstm", "float32", 12, rows_of(4, 2), rows_of(4, 2), packed=True),
+    Setup("lstm", "float32", 12, rows_of(4, 2), rows_of(4, 2), ragged=True),
     Setup("gru", "float32", 30, rows_of(8, 1, 4), rows_of(8, 1, 4)),
     Setup("rnn_tanh", "float32", 9, rows_of(2), rows_of(2)),
     Setup("lstm", "float32", 12, way(), way(staged=False), clip="propagate", strict=True),
     Setup("lstm", "float16", 41, way(24, 8, 1, (6, 2), (0, 1))),
     # Products of float16, of states that can exceed 1.
     Setup("lstm", "float32", 24, way(), way(staged=False), narrow=True),
-    Setup("gru", "float32", 30, way(16, 8, 1, (3, 1), **CLUSTER), way(), narrow=True, packed=True),
+    Setup("gru", "float32", 30, way(16, 8, 1, (3, 1), **CLUSTER), way(), narrow=True, ragged=True),
 )
 
 
@@ -78,7 +78,7 @@ def test_windows_of_flags_follow_each_other(cublas, monkeypatch, setup, steps):
 
 
 @pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("setup", [one for one in SETUPS if one.packed], ids=str)
+@pytest.mark.parametrize("setup", [one for one in SETUPS if one.ragged], ids=str)
 def test_rows_without_steps_have_no_flags(cublas, monkeypatch, setup, number):
     """Other rows have several windows; in the last case most groups have no step."""
     monkeypatch.setattr(config, "_RESET_FLAGS", 16 if setup.forward.get("parts") else 64)

@@ -97,7 +97,7 @@ def test_a_source_has_the_headers_that_it_includes_and_no_others():
     assert set(HEADERS) - set(names(layer_kernel(example()))) == {
         *("backward.cuh", "bias_gradients.cuh", "cluster.cuh", "exchange_cluster.cuh"),
         *("exchange_scatter.cuh", "exchange_whole_rows.cuh", "exchange_whole_rows_cluster.cuh"),
-        *("lanes.cuh", "packed_rows.cuh", "product_fma.cuh"),
+        *("lanes.cuh", "product_fma.cuh", "ragged_rows.cuh"),
     }
 
 

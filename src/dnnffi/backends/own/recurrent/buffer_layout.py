@@ -43,7 +43,7 @@ def bound(count: int) -> int:
 class Bounds(NamedTuple):
     """Sizes for which buffers are laid out: the most positions and steps, and all else exactly.
 
-    ``copies``: whether x is copied from the caller's padded array into a packed one.
+    ``copies``: whether x is copied from the caller's padded array.
     """
 
     batch: int
@@ -141,10 +141,10 @@ class BufferLayout:
         if network.narrow is not None:
             self.narrow = network.narrow.bind(bounds.batch, workspace)
         kept = reserve if network.is_training else workspace
-        self.tables = self.packed_x = self.taken = 0
-        if network.is_packed:
+        self.tables = self.copied_x = self.taken = 0
+        if network.is_ragged:
             tables = table_bytes(bounds.max_steps, bounds.batch)
-            self.tables, self.packed_x = kept.add_all(tables, self._input_bytes)
+            self.tables, self.copied_x = kept.add_all(tables, self._input_bytes)
         if network.dropout is not None:
             self.taken = kept.add(STATE_BYTES)
         gate_bytes = network.spec.num_directions * bounds.max_positions * network.gate_bytes
@@ -199,7 +199,7 @@ class BufferLayout:
         # The kernel that begins a forward pass on ragged rows clears this for the backward pass.
         # For layers at once every launch needs it cleared, and it is large.
         is_reserved = (
-            network.is_packed
+            network.is_ragged
             and layers == 1
             and launches.exchange_bytes <= MAX_RESERVED_EXCHANGE_BYTES
         )
@@ -216,7 +216,7 @@ class BufferLayout:
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
         # Packed dx may be copied while the products of the weights run: it is after their parts.
         workspace.nbytes = max(workspace.nbytes, beside.nbytes)
-        self.packed_dx = workspace.add(self._input_bytes)
+        self.packed_dx = workspace.add(0 if network.has_device_lengths else self._input_bytes)
         return workspace.nbytes
 
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:

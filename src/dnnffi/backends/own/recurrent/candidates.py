@@ -41,7 +41,7 @@ from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import DnnffiError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
-from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.problem import PACKED, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.rnn_size_class import RNNSizeClass, size_class
 
@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 27
+_VERSION = 28
 """Version of the kernels and of the configurations that their numbers name: stored times of other
 versions are not used."""
 
@@ -266,16 +266,14 @@ class OwnCandidates:
 
 def kind_of(problem: RNNProblem) -> Kind:
     """Return the kind of a forward pass with products of the problem's dtype, a layer at a time."""
-    spec, options = problem.spec, problem.options
+    spec, options, is_ragged = problem.spec, problem.options, size_class(problem).is_ragged
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
-        packed=size_class(problem).is_ragged,
+        ragged=is_ragged,
+        packed=is_ragged and problem.layout == PACKED,
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
         resets=problem.has_resets,
-        # The host does not know how many positions the rows have: products are of all T * B. Those
-        # of x need no packed x then. In training sums over positions read it, too.
-        unpacked_x=problem.has_device_lengths and not problem.training and spec.num_layers == 1,
     )
 
 

@@ -54,9 +54,9 @@ class Kind(NamedTuple):
 
     ``clip`` is 0 without clipping, 1 if NaN stays, and 2 if it becomes the lower bound;
     ``strict`` is for float32 whose products are not rounded to TF32; ``layers`` of a network run at
-    once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16. With
-    ``resets`` states can be replaced between steps. Of ``packed`` rows with ``unpacked_x`` the
-    products of x have the layout of x itself.
+    once. ``narrow`` is for a forward pass in float32 whose recurrent products are of float16.
+    ``ragged`` rows have unequal lengths; the caller may have ``packed`` them. With ``resets``
+    states can be replaced between steps.
     """
 
     mode: str
@@ -64,13 +64,13 @@ class Kind(NamedTuple):
     dtype: str
     training: bool = False
     backward: bool = False
+    ragged: bool = False
     packed: bool = False
     clip: int = 0
     strict: bool = False
     layers: int = 1
     narrow: bool = False
     resets: bool = False
-    unpacked_x: bool = False
 
     @property
     def gates(self) -> int:
@@ -399,9 +399,9 @@ class KernelConfig(NamedTuple):
             "CLIP": CLIPS[kind.clip],
             "TRAINING": kind.training,
             "BACKWARD": kind.backward,
+            "RAGGED": kind.ragged,
             "PACKED": kind.packed,
             "RESETS": kind.resets,
-            "UNPACKED_X": kind.unpacked_x,
             "UNITS": self.units,
             "ROWS": self.rows,
             "SUBTILES": self.subtiles,

@@ -14,7 +14,7 @@ from dnnffi import dropout
 from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.kernels import dropout_kernels
 from dnnffi.backends.own.recurrent.params import DropParams, TakeMasksParams
-from dnnffi.backends.own.recurrent.rows import RowLayout
+from dnnffi.backends.own.recurrent.rows import NO_TABLES, RowLayout, TableAddresses
 from dnnffi.backends.vendor.dropout import StatesInOrder
 from dnnffi.device.interface import Launch, MemoryWithGraphs, Stream
 from dnnffi.reference.dropout import dropped_below
@@ -75,7 +75,7 @@ class DropoutKernels:
 class Dropout:
     """Dropout between the layers of one problem.
 
-    ``tables`` of its calls are the addresses of step offsets and caller rows, 0 for dense rows.
+    ``tables`` of its calls say where rows of unequal length are (`NO_TABLES` for other rows).
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Dropout:
         self._take, self._drop = kernels.take, kernels.drop
         self._state = generator.address
         self._masks = spec.num_layers - 1
+        self._has_strides = layout.row_stride > 0
         units = spec.hidden_size * spec.num_directions
         groups = -(-units // 4)
         threads = min(-(-groups // 32) * 32, _MAX_THREADS)
@@ -102,8 +103,7 @@ class Dropout:
             source=0,
             target=0,
             taken=0,
-            step_offsets=0,
-            caller_rows=0,
+            **NO_TABLES._asdict(),
             mask=0,
             steps=layout.steps,
             batch=layout.batch,
@@ -125,7 +125,7 @@ class Dropout:
         source: int,
         target: int,
         taken: int,
-        tables: tuple[int, int],
+        tables: TableAddresses,
         layer: int,
     ) -> None:
         """Enqueue dropout of ``source``, of the shape of a layer's y, by the mask of that y."""
@@ -133,8 +133,7 @@ class Dropout:
             source=source,
             target=target,
             taken=taken,
-            step_offsets=tables[0],
-            caller_rows=tables[1],
+            **(NO_TABLES if self._has_strides else tables)._asdict(),
             mask=layer,
         )
         self._drop(self._blocks, self._threads, (struct_of(params),), stream=launch.stream)

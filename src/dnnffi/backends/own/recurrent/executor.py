@@ -37,14 +37,19 @@ from dnnffi.backends.own.recurrent.kernels import (
 )
 from dnnffi.backends.own.recurrent.layout import layer_weights
 from dnnffi.backends.own.recurrent.narrow import NarrowKernel
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing, TableAddresses
+from dnnffi.backends.own.recurrent.packing import Cleared, Packing
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
 from dnnffi.backends.own.recurrent.products import (
     GradientAddresses,
     Products,
     directions_at_once,
 )
-from dnnffi.backends.own.recurrent.rows import RowLayout, row_layout
+from dnnffi.backends.own.recurrent.rows import (
+    NO_TABLES,
+    RowLayout,
+    TableAddresses,
+    row_layout,
+)
 from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.backends.rnn_interface import (
@@ -60,16 +65,16 @@ from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 
-_NO_TABLES = 0, 0, 0
-
 
 class BatchSizes(NamedTuple):
     """Sizes of a batch, under the names that the kernels' arguments have.
 
-    ``step_stride`` and ``row_stride`` are in rows of a step, 0 in packed arrays; ``positions`` are
-    the rows of all steps together.
+    ``step_stride`` and ``row_stride`` are in rows of a step. Of rows of unequal length they are
+    those of the caller's padded arrays, 0 elsewhere, and ``position_stride`` is that of a step in
+    the kernels' own arrays. ``positions`` are the rows of all steps together.
     """
 
+    position_stride: int
     steps: int
     batch: int
     step_stride: int
@@ -117,11 +122,12 @@ class OwnNetwork:
         self.weights = layer_weights(spec)
         self.output_bytes = spec.hidden_size * self.directions * self.item_bytes
         self.input_bytes = spec.input_size * self.item_bytes
+        self.has_device_lengths = problem.has_device_lengths
         self.packing: Packing | None = None
-        if kind.packed:
+        if kind.ragged:
             self.packing = Packing(
                 *(self.item_bytes, self.input_bytes, self.output_bytes, memory),
-                has_device_lengths=problem.has_device_lengths,
+                has_device_lengths=self.has_device_lengths,
             )
         self.forward_kernel = LayerKernel(forward, memory)
         self.backward_kernel = None
@@ -132,7 +138,7 @@ class OwnNetwork:
             if spec.bias:
                 sizes = kind.saved, kind.gates, kind.padded
                 self.bias_gradients = BiasGradients(spec, self.weights, *sizes, memory)
-                if kind.packed:
+                if kind.ragged and not self.has_device_lengths:
                     self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
         self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
@@ -141,7 +147,7 @@ class OwnNetwork:
         """Bytes of the units of one position in arrays of the kernels."""
         columns = kind.saved if kind.training else kind.gates
         self.gate_bytes = columns * self.position_bytes
-        self.is_packed, self.is_training = kind.packed, kind.training
+        self.is_ragged, self.is_training = kind.ragged, kind.training
         self.layers_at_once = kind.layers
         self.has_saved_cell = kind.mode == "lstm"
         self.keeps_dropped = kind.plain
@@ -192,8 +198,9 @@ class OwnNetwork:
         return OwnRNNExecutor(self, problem, generator, is_exact)
 
     def copies(self, layout: RowLayout) -> bool:
-        """Whether x of a batch is copied into a packed array."""
-        return layout.caller_strides is not None and not self.kind.unpacked_x
+        """Whether x of a batch is copied: to other places, or for sums over all positions."""
+        is_copied = self.is_training or not self.has_device_lengths
+        return layout.caller_strides is not None and is_copied
 
     def buffers(self, layout: RowLayout, is_exact: bool) -> BufferLayout:
         """Return the layout of the buffers of a batch.
@@ -226,11 +233,11 @@ def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSou
     found = []
     if problem.training and spec.bias:
         found.append(bias_kernel(spec.dtype))
-        if forward.kind.packed:
+        if forward.kind.ragged and not problem.has_device_lengths:
             found.append(finish_kernel(spec.dtype))
     if forward.kind.narrow:
         found.append(narrow_kernel())
-    if forward.kind.packed:
+    if forward.kind.ragged:
         item_bytes = ITEM_SIZES[spec.dtype]
         has_device_lengths = problem.has_device_lengths
         table = table_kernel(has_device_lengths=has_device_lengths)
@@ -259,14 +266,19 @@ class OwnRNNExecutor(AddressExecutor):
         self._weights = network.weights
         self.weight_size = network.weight_size
         self._layout = layout = row_layout(problem)
-        if (layout.tables is not None) != network.is_packed:
-            rows = "full" if network.is_packed else "ragged"
-            raise UnsupportedError("dnnffi", "", f"these kernels are not for {rows} rows")
-        self._copies = network.copies(layout)
+        rows = _rows(is_ragged=layout.tables is not None, is_packed=layout.is_packed)
+        of_kernels = _rows(is_ragged=network.is_ragged, is_packed=network.kind.packed)
+        if rows != of_kernels:
+            raise UnsupportedError(
+                "dnnffi", "", f"these kernels are for {of_kernels} rows, not for {rows} ones"
+            )
+        self._copies_x, self._copies_dx = network.copies(layout), layout.is_row_after_row
         self._directions = directions = network.directions
         self._positions = positions = layout.positions
-        strides = layout.step_stride, layout.row_stride
-        self._sizes = BatchSizes(layout.steps, layout.batch, *strides, positions, directions)
+        strides = (0, 0) if network.is_ragged else (layout.step_stride, layout.row_stride)
+        self._sizes = BatchSizes(
+            *(layout.step_stride, layout.steps, layout.batch, *strides, positions, directions)
+        )
         self._last_sizes = self._sizes
         """Sizes for the kernels of the last layer, whose y and dy are the caller's arrays."""
         if layout.caller_strides is not None:
@@ -286,18 +298,17 @@ class OwnRNNExecutor(AddressExecutor):
             self._dropout = network.dropout.bind(problem, layout, self.generator)
 
     def _table_addresses(self, kept: int) -> TableAddresses:
-        """Return the addresses of the tables of packed rows; zeros for dense rows."""
+        """Return the addresses of the tables of rows of unequal length; zeros for other rows."""
         tables = self._layout.tables
-        return _NO_TABLES if tables is None else tables.addresses(kept + self._buffers.tables)
+        return NO_TABLES if tables is None else tables.addresses(kept + self._buffers.tables)
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         network, buffers = self._network, self._buffers
         kept = at.reserve if network.is_training else at.workspace
-        packed_x = kept + buffers.packed_x if self._copies else 0
-        x, weights_at = packed_x or at.x, at.weights
-        tables = self._table_addresses(kept)
-        if network.packing is not None and not network.kind.unpacked_x:
-            self._begin(launch, at, tables, packed_x)
+        x, weights_at, tables = at.x, at.weights, self._table_addresses(kept)
+        if self._layout.is_row_after_row:
+            x = kept + buffers.copied_x
+            self._begin(launch, at)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
         has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
@@ -306,7 +317,7 @@ class OwnRNNExecutor(AddressExecutor):
             weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
             gates, state = kept + arrays.gates, layer * self._layer_state_bytes
             between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
-            self._fill_gates(launch, layer, x, gates, at, tables)
+            self._fill_gates(launch, layer, x, gates, at)
             is_last = last == num_layers - 1
             y = at.y if is_last else kept + buffers.arrays[last].y
             matrices, matrix_scales, state_scales = weights_at + weights.w_hh, 0, 0
@@ -347,23 +358,16 @@ class OwnRNNExecutor(AddressExecutor):
             x = y
             if self._dropout is not None and layer < num_layers - 1:
                 x = kept + arrays.dropped
-                of_rows = tables[0], tables[2]
-                self._dropout.drop(launch, y, x, kept + buffers.taken, of_rows, layer)
+                self._dropout.drop(launch, y, x, kept + buffers.taken, tables, layer)
 
     def _fill_gates(
-        self,
-        launch: Launch,
-        layer: int,
-        x: int,
-        gates: int,
-        at: ForwardAddresses,
-        tables: TableAddresses,
+        self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
     ) -> None:
         """Enqueue the products of x, and all else that the kernel of a layer needs before it."""
         network = self._network
         works: list[Callable[[Launch], None]] = []
-        if network.kind.unpacked_x:
-            works.append(partial(self._begin, at=at, tables=tables, packed_x=0))
+        if layer == 0 and network.packing is not None and not self._layout.is_row_after_row:
+            works.append(partial(self._begin, at=at))
         if network.narrow is not None:
             works.append(partial(self._prepare_h, layer=layer, at=at))
         if works:
@@ -374,16 +378,16 @@ class OwnRNNExecutor(AddressExecutor):
         if layer == 0 and network.packing is None:
             self._clear(launch, self._buffers.forward_room.cleared(at.workspace, 0))
 
-    def _begin(
-        self, launch: Launch, at: ForwardAddresses, tables: TableAddresses, packed_x: int
-    ) -> None:
+    def _begin(self, launch: Launch, at: ForwardAddresses) -> None:
         """Enqueue what a forward pass on rows of unequal length begins with."""
-        packing, buffers = self._network.packing, self._buffers
+        network, buffers = self._network, self._buffers
+        packing, kept = network.packing, at.reserve if network.is_training else at.workspace
         assert packing is not None
+        tables = self._table_addresses(kept)
         of_forward, of_backward = buffers.forward_room.cleared(at.workspace, 0), (0, 0)
         if buffers.backward_room is not None and buffers.backward_room.is_reserved:
             of_backward = buffers.backward_room.cleared(0, at.reserve)
-        arrays = at.x, packed_x, at.y
+        arrays = at.x, kept + buffers.copied_x if self._copies_x else 0, at.y
         packing.begin(launch, self._layout, tables, *arrays, of_forward, of_backward, at.lengths)
 
     def _multiply_x(
@@ -420,19 +424,21 @@ class OwnRNNExecutor(AddressExecutor):
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         self._backward_data(launch, at)
         packing = self._network.packing
-        if packing is not None and self._copies:
+        if packing is not None and self._copies_dx:
             tables = self._table_addresses(at.reserve)
             packing.scatter(
                 launch, self._layout, tables, at.workspace + self._buffers.packed_dx, at.dx
             )
 
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        """Enqueue backward data. If rows are copied, dx is packed, and not the caller's yet."""
+        """Enqueue backward data. If dx is to be copied, it is packed, and not the caller's yet."""
         network, buffers = self._network, self._buffers
         spec, launches = network.spec, buffers.backward_launches
         assert launches is not None
         assert buffers.backward_room is not None
         tables = self._table_addresses(at.reserve)
+        if network.has_device_lengths:
+            self._clear_ended(launch, at.reserve)
         if not buffers.backward_room.is_reserved:  # else the forward pass has cleared it
             self._clear(launch, buffers.backward_room.cleared(at.workspace, at.reserve))
         room = buffers.backward_room.addresses(at.workspace, at.reserve)
@@ -466,7 +472,7 @@ class OwnRNNExecutor(AddressExecutor):
             launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
-                dx = at.workspace + buffers.packed_dx if self._copies else at.dx
+                dx = at.workspace + buffers.packed_dx if self._copies_dx else at.dx
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
                 where = gates + direction * self._gate_bytes, w_ih, dx
@@ -482,9 +488,8 @@ class OwnRNNExecutor(AddressExecutor):
                     accumulate=accumulate,
                 )
             if self._dropout is not None and layer > 0:
-                of_rows = tables[0], tables[2]
                 taken = at.reserve + buffers.taken
-                self._dropout.drop(launch, dx, dx, taken, of_rows, layer - 1)
+                self._dropout.drop(launch, dx, dx, taken, tables, layer - 1)
             dy = dx
 
     def backward_weights(
@@ -502,7 +507,7 @@ class OwnRNNExecutor(AddressExecutor):
         weights: BackwardWeightsAddresses,
         accumulate: bool = False,
     ) -> None:
-        if self._network.finish_kernel is None or not self._copies:
+        if self._network.finish_kernel is None or not self._copies_dx:
             super().backward(launch, data, weights, accumulate)
             return
         self._backward_data(launch, data)
@@ -518,11 +523,8 @@ class OwnRNNExecutor(AddressExecutor):
     ) -> None:
         """Enqueue backward weights; ``of_biases`` enqueues the gradients of the biases."""
         network, buffers, positions = self._network, self._buffers, self._positions
-        xs = [at.reserve + buffers.packed_x if self._copies else at.x]
+        xs = [at.reserve + buffers.copied_x if self._copies_x else at.x]
         xs += [at.reserve + arrays.dropped for arrays in buffers.arrays[:-1]]
-        if self.problem.has_device_lengths:
-            self._clear_unused(launch, at.reserve, xs)
-
         at_once = 1 if buffers.small_products is not None else network.directions_at_once
         found = [self._matrix_addresses(at, xs, place) for place in network.matrices[::at_once]]
 
@@ -568,17 +570,22 @@ class OwnRNNExecutor(AddressExecutor):
             dw_hh=at.dweights + w_hh,
         )
 
-    def _clear_unused(self, launch: Launch, reserve: int, xs: list[int]) -> None:
-        """Enqueue the clearing of what products of the weights read and no row has."""
+    def _clear_ended(self, launch: Launch, reserve: int) -> None:
+        """Enqueue the clearing of what products read past the ends of rows, and no kernel writes.
+
+        The products of the gradients, and sums over all positions, read the gates; these sums also
+        read the states and the inputs of layers.
+        """
         network, packing = self._network, self._network.packing
         assert packing is not None
-        arrays = [(xs[0], network.input_bytes), *((x, network.output_bytes) for x in xs[1:])]
-        for of_layer in self._buffers.arrays:
+        of_layers = self._buffers.arrays
+        arrays = [(reserve + one.dropped, network.output_bytes) for one in of_layers[:-1]]
+        for of_layer in of_layers:
             for direction in range(self._directions):
                 gates = reserve + of_layer.gates + direction * self._gate_bytes
                 state = reserve + of_layer.h_before + direction * self._state_bytes
                 arrays += [(gates, network.gate_bytes), (state, network.position_bytes)]
-        packing.clear_unused(launch, self._layout, self._table_addresses(reserve), arrays)
+        packing.clear_ended(launch, self._layout, self._table_addresses(reserve), arrays)
 
     def _bias_gradients(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool
@@ -603,7 +610,7 @@ class OwnRNNExecutor(AddressExecutor):
         assert gradients is not None
         tables = self._table_addresses(data.reserve)
         where = self._layout, tables, data.workspace + buffers.packed_dx, data.dx
-        copy_blocks, copy = packing.packed_copy(*where)
+        copy_blocks, copy = packing.padded_copy(*where)
         of_weights = weights.reserve, weights.dweights, accumulate
         biases = gradients.struct(buffers.bias_sums, *of_weights)
         blocks = gradients.blocks + copy_blocks
@@ -619,6 +626,10 @@ class OwnRNNExecutor(AddressExecutor):
         """Do nothing: the network holds the native resources, for all sizes."""
 
 
+def _rows(*, is_ragged: bool, is_packed: bool) -> str:
+    return "packed" if is_packed else "ragged" if is_ragged else "full"
+
+
 def _set_shared(
     params: ForwardParams | BackwardParams,
     room: tuple[int, int],
@@ -630,7 +641,8 @@ def _set_shared(
     ``room`` has the addresses of what groups exchange, and of weights that they stream.
     """
     params.exchange, params.streamed = room
-    params.step_offsets, params.lengths, params.caller_rows = tables
+    params.lengths, params.caller_rows, params.first_positions, params.step_offsets = tables
+    params.position_stride = sizes.position_stride
     params.steps, params.batch = sizes.steps, sizes.batch
     params.step_stride, params.row_stride = sizes.step_stride, sizes.row_stride
     params.positions, params.directions = sizes.positions, sizes.directions

@@ -27,13 +27,13 @@ MAX_ROWS = 128, 960
 and as many as fit into the 4096 bytes that arguments may have."""
 
 MAX_ARRAYS = 64
-"""Arrays whose unused positions a launch clears."""
+"""Arrays that a launch clears past the ends of rows."""
 
-ROWS_PER_BLOCK = 32
-"""Rows of a step that a block packs."""
+ROWS_PER_BLOCK = 8
+"""Rows that a block of the kernel that begins a forward pass copies: one for each of its warps."""
 
-ROW_WARPS = 8
-"""Warps of a block that packs rows."""
+STEPS_PER_BLOCK = 4
+"""Steps of these rows that it copies."""
 
 
 def layer_kernel(config: KernelConfig, timeline: int = 0) -> KernelSource:
@@ -90,7 +90,7 @@ def small_products_kernel(dtype: str, *, is_strict: bool) -> KernelSource:
 
 
 def row_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
-    """Return the kernels that pack and unpack rows of elements of ``item_bytes`` bytes.
+    """Return the kernels that copy rows of elements of ``item_bytes`` bytes, by stored tables.
 
     The keys are the name and the bytes of the pieces that are copied.
     """
@@ -116,13 +116,13 @@ def begin_kernels(item_bytes: int) -> dict[tuple[int, int], KernelSource]:
 def device_length_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
     """Return the kernels for lengths in device memory.
 
-    They begin a forward pass, and clear the positions that no row has. The keys are the name and
+    They begin a forward pass, and clear what is past the ends of rows. The keys are the name and
     the bytes of the pieces that are copied or cleared.
     """
     return {
         (name, nbytes): _row_kernel(name, nbytes, MAX_ROWS[0])
         for nbytes in (WORD_BYTES, item_bytes)
-        for name in ("begin_rows_of_device", "clear_unused")
+        for name in ("begin_rows_of_device", "clear_ended")
     }
 
 
@@ -145,7 +145,7 @@ def _row_kernel(name: str, piece_bytes: int, max_rows: int) -> KernelSource:
         "MAX_ROWS": max_rows,
         "MAX_ARRAYS": MAX_ARRAYS,
         "ROWS_PER_BLOCK": ROWS_PER_BLOCK,
-        "ROW_WARPS": ROW_WARPS,
+        "STEPS_PER_BLOCK": STEPS_PER_BLOCK,
     }
     return kernel_source("rows.cu", name, constants)
 

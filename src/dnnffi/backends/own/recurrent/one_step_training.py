@@ -31,7 +31,7 @@ from dnnffi.backends.own.recurrent.one_step import (
     OneStepNetwork,
 )
 from dnnffi.backends.own.recurrent.params import OneStepGradientsParams
-from dnnffi.backends.own.recurrent.rows import row_layout
+from dnnffi.backends.own.recurrent.rows import NO_TABLES, row_layout
 from dnnffi.backends.own.source import Constant, KernelSource
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
@@ -48,7 +48,6 @@ UNITS, ROWS, WARPS = 32, 32, 8
 CONSTANTS: dict[str, Constant] = {"UNITS": UNITS, "ROWS": ROWS, "WARPS": WARPS}
 """Constants of ``one_step_gradients.cu`` besides those of the cell."""
 
-_NO_TABLES = 0, 0
 _ROW_BOUNDS = tuple(1 << bits for bits in range((MAX_ROWS - 1).bit_length() + 1))
 """The largest numbers of rows of batches that share algorithms of matrix products."""
 
@@ -239,7 +238,7 @@ class OneStepTrainingExecutor(OneStepLayers):
             y = at.y if layer == last else at.reserve + room.y
             self._run_layer(launch, layer, x, y, at, at.reserve + room.saved)
             if self._dropout is not None and layer < last:
-                self._dropout.drop(launch, y, y, taken, _NO_TABLES, layer)
+                self._dropout.drop(launch, y, y, taken, NO_TABLES, layer)
             x = y
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
@@ -326,7 +325,7 @@ class OneStepTrainingExecutor(OneStepLayers):
             )
         if self._dropout is not None and layer > 0:
             taken = at.reserve + self._taken
-            self._dropout.drop(launch, dx, dx, taken, _NO_TABLES, layer - 1)
+            self._dropout.drop(launch, dx, dx, taken, NO_TABLES, layer - 1)
 
     def _dh_0(self, launch: Launch, at: BackwardDataAddresses) -> None:
         """Enqueue dh_0 of all layers. For a GRU the kernel has stored the other part there."""

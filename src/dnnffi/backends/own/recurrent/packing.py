@@ -1,4 +1,4 @@
-"""Kernels that pack rows of unequal length and unpack them, by tables on the device."""
+"""Kernels that order rows of unequal length, and copy them to and from arrays of the kernels."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ from dnnffi.backends.own.recurrent.config import WORD_BYTES
 from dnnffi.backends.own.recurrent.kernels import (
     MAX_ARRAYS,
     MAX_ROWS,
-    ROW_WARPS,
     ROWS_PER_BLOCK,
+    STEPS_PER_BLOCK,
     begin_kernels,
     device_length_kernels,
     row_kernels,
     table_kernel,
 )
 from dnnffi.backends.own.recurrent.params import BeginParams, GatherParams, TableParams
-from dnnffi.backends.own.recurrent.rows import INDEX_BYTES, RowLayout, Tables
+from dnnffi.backends.own.recurrent.rows import (
+    INDEX_BYTES,
+    RowLayout,
+    TableAddresses,
+    Tables,
+)
 from dnnffi.device.interface import Kernel, Launch, MemoryWithGraphs
 
-_THREADS = 32 * ROW_WARPS
+_THREADS = 32 * ROWS_PER_BLOCK
 _MAX_BLOCKS = 2**16
-_PACKED_COPY = Struct("<10q")
-"""The struct ``PackedCopy`` of ``packed_rows.cuh``."""
+_PADDED_COPY = Struct("<10q")
+"""The struct ``PaddedCopy`` of ``ragged_rows.cuh``."""
 
-_CLEAR_PARAMS = Struct(f"<{4 + 2 * MAX_ARRAYS}q")
+_CLEAR_PARAMS = Struct(f"<{8 + 2 * MAX_ARRAYS}q")
 """The struct ``ClearParams`` of ``rows.cu``."""
 
 _DEVICE_LENGTHS = Struct("<2q")
 """The struct ``DeviceLengths`` of ``rows.cu``."""
 
+_CLEARING_BLOCKS = 1024
+"""Blocks that clear arrays past the ends of rows, about; each has some steps of a row."""
+
 _MAX_RANKED = 1024
 """Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
 are in device memory. The tables of more rows are made by a kernel before it."""
 
-_PART_BYTES = INDEX_BYTES * (ROWS_PER_BLOCK + 2 * ROW_WARPS)
-"""Bytes of the struct ``PartOfStep`` of ``rows.cu``."""
-
-_CLEARING_BLOCKS = 64
-"""Blocks that clear the unused positions of an array."""
-
 Cleared = tuple[int, int]
 """Address and bytes of memory that is cleared before a kernel, in whole words."""
 
-TableAddresses = tuple[int, int, int]
-"""Addresses of step offsets, lengths and caller rows (`Tables`)."""
-
 
 class Packing:
-    """The kernels that make tables, and copy padded rows to packed ones and back.
+    """The kernels that make tables, and copy x of padded rows, and dx back.
 
     Elements have ``item_bytes`` bytes; rows of x and of y, of one step, have ``x_bytes`` and
     ``y_bytes``.
@@ -88,32 +87,32 @@ class Packing:
         layout: RowLayout,
         at: TableAddresses,
         x: int,
-        packed_x: int,
+        copied_x: int,
         y: int,
         of_forward: Cleared,
         of_backward: Cleared,
         lengths: int = 0,
     ) -> None:
-        """Enqueue what a forward pass begins with: make the tables at ``at``, and pack x.
+        """Enqueue what a forward pass begins with: make the tables at ``at``, and copy x.
 
-        ``x`` and ``y`` are addresses of the caller's arrays; if ``packed_x`` is 0, x is not copied.
-        Past the ends of rows y is filled with zeros; the kernel of the last layer writes the rest.
-        Rows that are packed already are neither copied nor filled. What the groups of both kernels
-        exchange is cleared. ``lengths`` is the address of lengths in device memory, 0 if the host
-        has them.
+        ``x`` and ``y`` are addresses of the caller's arrays; if ``copied_x`` is 0, x is not copied.
+        Past the ends of rows y is filled with zeros, and so is a copy of x that is padded, too; the
+        kernel of the last layer writes the rest of y. Rows that are packed already are neither
+        copied nor filled. What the groups of both kernels exchange is cleared. ``lengths`` is the
+        address of lengths in device memory, 0 if the host has them.
         """
         tables = layout.tables
         assert tables is not None
-        batch, steps, strides = layout.batch, layout.steps, layout.caller_strides
+        batch, strides = layout.batch, layout.caller_strides
         few, many = MAX_ROWS
         if batch > (_MAX_RANKED if lengths else many):
             if lengths:
                 self._make_all(launch, layout, at, lengths)
             else:
-                self._store_all(launch, tables, at[0])
+                self._store_all(launch, tables, at.lengths)
             if strides is not None:
-                if packed_x:
-                    self._gather(launch, layout, at, x, packed_x)
+                if copied_x:
+                    self._gather(launch, layout, at, x, copied_x)
                 y_bytes = layout.caller_steps * batch * self._y_bytes
                 self._memory.clear(y, y_bytes, launch.stream)
             for address, nbytes in (of_forward, of_backward):
@@ -122,26 +121,23 @@ class Packing:
             return
         max_rows = few if batch <= few else many
         parts = -(-batch // ROWS_PER_BLOCK)
-        if strides is None:
-            packed_x = y = 0
-        else:
-            steps = layout.caller_steps
-        piece_bytes = self._piece_bytes(x, packed_x)
+        steps = layout.steps if strides is None else layout.caller_steps
+        piece_bytes = self._piece_bytes(x, copied_x)
         params = BeginParams(
-            padded=x if packed_x else 0,
-            packed=packed_x,
-            step_offsets=at[0],
-            lengths=at[1],
-            caller_rows=at[2],
+            x=x if copied_x else 0,
+            copy=copied_x,
+            **at._asdict(),
+            places=tables.places,
             of_forward=of_forward[0],
             forward_count=of_forward[1] // WORD_BYTES,
             of_backward=of_backward[0],
             backward_count=of_backward[1] // WORD_BYTES,
+            steps=steps,
             parts=parts,
             step_stride=strides[0] if strides else 0,
             row_stride=strides[1] if strides else 0,
             pieces=self._x_bytes // piece_bytes,
-            y=y,
+            y=y if strides else 0,
             y_row_bytes=self._y_bytes,
         )
         if lengths:
@@ -153,49 +149,52 @@ class Packing:
             of_rows = array("i", tables.caller_lengths).tobytes()
             rows = batch.to_bytes(8, "little") + of_rows.ljust(max_rows * INDEX_BYTES, b"\0")
         kernel(
-            (steps * parts,),
+            ((steps // STEPS_PER_BLOCK + 1) * parts,),
             (_THREADS,),
             (struct_of(params), rows),
             stream=launch.stream,
-            shared_mem=INDEX_BYTES * batch + _PART_BYTES,
+            shared_mem=INDEX_BYTES * (batch + ROWS_PER_BLOCK),
         )
 
-    def clear_unused(
+    def clear_ended(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, arrays: list[tuple[int, int]]
     ) -> None:
-        """Enqueue the clearing of the positions of arrays that no row has.
+        """Enqueue the clearing of arrays past the ends of rows, which are as in padded ones.
 
         ``arrays`` have the address of the first position, and the bytes of a position.
         """
+        steps, batch = layout.steps, layout.batch
+        part_steps = max(1, steps * batch // _CLEARING_BLOCKS)
+        sizes = batch, steps, layout.step_stride, layout.row_stride, part_steps
         for piece_bytes in (WORD_BYTES, self._item_bytes):
             of_pieces = [
                 one for one in arrays if (one[1] % WORD_BYTES == 0) == (piece_bytes == WORD_BYTES)
             ]
-            kernel = self._of_device["clear_unused", piece_bytes]
+            kernel = self._of_device["clear_ended", piece_bytes]
             for first in range(0, len(of_pieces), MAX_ARRAYS):
                 some = of_pieces[first : first + MAX_ARRAYS]
                 addresses, row_bytes = zip(*some, strict=True)
+                unused = (0,) * (MAX_ARRAYS - len(some))
                 params = _CLEAR_PARAMS.pack(
-                    *(at[0], layout.steps, layout.positions, _CLEARING_BLOCKS),
-                    *(*addresses, *(0,) * (MAX_ARRAYS - len(some))),
-                    *(*row_bytes, *(0,) * (MAX_ARRAYS - len(some))),
+                    *(at.lengths, at.caller_rows, *sizes, len(some)),
+                    *(*addresses, *unused, *row_bytes, *unused),
                 )
-                blocks = _CLEARING_BLOCKS * len(some)
+                blocks = batch * -(-steps // part_steps)
                 kernel((blocks,), (_THREADS,), (params,), stream=launch.stream)
 
     def _gather(
-        self, launch: Launch, layout: RowLayout, at: TableAddresses, padded: int, packed: int
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, x: int, copied_x: int
     ) -> None:
-        """Enqueue the copy of rows of x from the caller's array to packed ones."""
+        """Enqueue the copy of x by tables that are stored."""
         strides = layout.caller_strides
         assert strides is not None
-        step_offsets, _, caller_rows = at
-        piece_bytes = self._piece_bytes(padded, packed)
+        piece_bytes = self._piece_bytes(x, copied_x)
         params = GatherParams(
-            padded=padded,
-            packed=packed,
-            step_offsets=step_offsets,
-            caller_rows=caller_rows,
+            x=x,
+            copy=copied_x,
+            lengths=at.lengths,
+            caller_rows=at.caller_rows,
+            first_positions=at.first_positions if layout.is_row_after_row else 0,
             steps=layout.steps,
             batch=layout.batch,
             step_stride=strides[0],
@@ -210,26 +209,26 @@ class Packing:
         self, launch: Launch, layout: RowLayout, at: TableAddresses, packed: int, padded: int
     ) -> None:
         """Enqueue the copy of packed dx to the caller's, with zeros past the ends of rows."""
-        blocks, copy = self.packed_copy(layout, at, packed, padded)
+        blocks, copy = self.padded_copy(layout, at, packed, padded)
         self._kernels["scatter_rows", self._piece_bytes(packed, padded)](
             (blocks,), (_THREADS,), (copy,), stream=launch.stream
         )
 
-    def packed_copy(
+    def padded_copy(
         self, layout: RowLayout, at: TableAddresses, packed: int, padded: int
     ) -> tuple[int, bytes]:
-        """Return the blocks for the copy of `scatter`, and the struct ``PackedCopy``."""
+        """Return the blocks for the copy of `scatter`, and the struct ``PaddedCopy``."""
         steps, strides = layout.caller_steps, layout.caller_strides
         assert strides is not None
         sizes = steps, layout.batch, *strides, self._x_bytes
-        return _blocks(steps * layout.batch), _PACKED_COPY.pack(packed, padded, *at, *sizes)
+        return _blocks(steps * layout.batch), _PADDED_COPY.pack(packed, padded, *at[:3], *sizes)
 
     def _make_all(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, lengths: int
     ) -> None:
         """Enqueue the making of the tables at ``at`` from lengths in device memory."""
-        params = TableParams(lengths, layout.batch, layout.steps, *at)
-        blocks = -(-max(layout.batch, layout.steps + 1) // _THREADS)
+        params = TableParams(lengths, layout.batch, layout.steps, layout.row_stride, *at[:3])
+        blocks = -(-layout.batch // _THREADS)
         shared = INDEX_BYTES * _THREADS
         self._table_kernel(
             (blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream, shared_mem=shared

@@ -35,9 +35,11 @@ class ForwardParams:
     c_n: int
     exchange: int
     streamed: int
-    step_offsets: int
     lengths: int
     caller_rows: int
+    first_positions: int
+    step_offsets: int
+    position_stride: int
     steps: int
     batch: int
     step_stride: int
@@ -78,9 +80,11 @@ class BackwardParams:
     bias_sums: int
     exchange: int
     streamed: int
-    step_offsets: int
     lengths: int
     caller_rows: int
+    first_positions: int
+    step_offsets: int
+    position_stride: int
     steps: int
     batch: int
     step_stride: int
@@ -187,8 +191,10 @@ class DropParams(NamedTuple):
     source: int
     target: int
     taken: int
-    step_offsets: int
+    lengths: int
     caller_rows: int
+    first_positions: int
+    step_offsets: int
     mask: int
     steps: int
     batch: int
@@ -202,15 +208,18 @@ class DropParams(NamedTuple):
 class BeginParams(NamedTuple):
     """Parameters of ``begin_rows`` and ``begin_rows_of_device`` (``rows.cu``)."""
 
-    padded: int
-    packed: int
-    step_offsets: int
+    x: int
+    copy: int
     lengths: int
     caller_rows: int
+    first_positions: int
+    step_offsets: int
+    places: int
     of_forward: int
     forward_count: int
     of_backward: int
     backward_count: int
+    steps: int
     parts: int
     step_stride: int
     row_stride: int
@@ -225,18 +234,20 @@ class TableParams(NamedTuple):
     of_row: int
     batch: int
     steps: int
-    step_offsets: int
+    row_stride: int
     lengths: int
     caller_rows: int
+    first_positions: int
 
 
 class GatherParams(NamedTuple):
     """Parameters of ``gather_rows`` (``rows.cu``)."""
 
-    padded: int
-    packed: int
-    step_offsets: int
+    x: int
+    copy: int
+    lengths: int
     caller_rows: int
+    first_positions: int
     steps: int
     batch: int
     step_stride: int

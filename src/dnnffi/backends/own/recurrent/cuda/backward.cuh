@@ -177,18 +177,20 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     const BackwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
     Ring<BackwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
+    const ResetLayout resets(params);
+    ResetWindow window(memory);
+    window.request(resets, layout, block, num_steps, 0);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ring.wait_for_first();
-    const ResetLayout resets(params);
     BackwardCells cells;
     cells.begin(block, layout);
-    const ResetWindow window(memory);
     const long long state = block.state_number * params.batch * HIDDEN; /* of the first row and unit */
 
     /* Without RESETS there is one window, of all turns. */
     for (int first = 0; first < (RESETS ? num_steps + 1 : 1); first += ResetWindow::WINDOW) {
         const int end = window.end(first, num_steps + 1);
-        window.begin(resets, layout, block, num_steps, first);
+        window.begin();
+        window.request(resets, layout, block, num_steps, first + ResetWindow::WINDOW);
 #pragma unroll 1
         for (int turn = first; turn < end; turn++) {
             const int step = num_steps - 1 - turn;
@@ -283,7 +285,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
 #pragma unroll
                         for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
                         /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
-                        const bool live = there && (!PACKED || step < length);
+                        const bool live = there && (!RAGGED || step < length);
                         const CellGradients d_before =
                             step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc,
                                           params.clip_low, params.clip_high);

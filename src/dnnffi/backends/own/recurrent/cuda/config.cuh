@@ -13,7 +13,8 @@ namespace dnnffi {
 constexpr int HIDDEN = Config::HIDDEN;      /* units of a layer */
 constexpr bool TRAINING = Config::TRAINING; /* whether a forward pass saves state for the backward pass */
 constexpr bool BACKWARD = Config::BACKWARD;
-constexpr bool PACKED = Config::PACKED; /* whether rows have unequal lengths */
+constexpr bool RAGGED = Config::RAGGED; /* whether rows have unequal lengths */
+constexpr bool PACKED = Config::PACKED; /* RAGGED: whether the caller's arrays are packed */
 /* Number of layers that one launch runs; more than one only in networks of one direction. Each layer is one
    step later than the layer that it reads; a group has BLOCKS blocks for each. */
 constexpr int LAYERS = Config::LAYERS;
@@ -138,10 +139,6 @@ constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent; y 
 constexpr bool RESETS = Config::RESETS;
 constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
 
-/* The products of x of PACKED rows have the layout of x itself. */
-constexpr bool UNPACKED_X = Config::UNPACKED_X;
-static_assert(!UNPACKED_X || (PACKED && !TRAINING && LAYERS == 1), "sums over positions read x, too");
-
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some
    blocks' words each, or a thread several words of all blocks. */
 constexpr int SHARE_WORDS = Config::SHARE_WORDS;
@@ -192,6 +189,7 @@ static_assert(CHUNK_WORDS == 4 * K_WARPS * CHUNK_K * ROWS, "words of a chunk");
 static_assert(CHUNK_LOADS * THREADS >= CHUNK_WORDS, "loads of a chunk");
 static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN) + RESETS),
               "arrays");
+static_assert(RAGGED || !PACKED, "rows of the same length are as in padded arrays");
 static_assert(!RESETS || LAYERS == 1, "words are of one layer");
 static_assert(RING_WORDS == RING_ARRAYS * ARRAY_WORDS * ROWS, "a slot of the ring");
 static_assert(FMA || SHARE_WORDS == BLOCK_HALVES * COLUMNS * 16, "a share");
@@ -254,7 +252,7 @@ constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
    began when others had ended. Rows of unequal length took longer with two. */
 constexpr int BLOCK_BYTES = WEIGHTS_AT + (K_SHARED + STREAM_RING) * WARPS * WARP_TILES * 1024;
 constexpr bool FIT_TWO = BLOCK_BYTES <= 113 * 1024 && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS;
-constexpr int MIN_BLOCKS = RESETS && !PACKED && !STRICT && FIT_TWO ? 2 : 1;
+constexpr int MIN_BLOCKS = RESETS && !RAGGED && !STRICT && FIT_TWO ? 2 : 1;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what
    is sent of it. */

@@ -50,12 +50,14 @@ struct alignas(FOUR * sizeof(Element)) Four
 
 struct DropParams
 {
-    const Element *source;   /* [T, B, units], or packed rows */
-    Element *target;         /* likewise; may be `source` */
-    const u64 *taken;        /* [2]: the state of the forward pass */
-    const int *step_offsets; /* tables of rows, see packed_rows.cuh; null: dense rows */
+    const Element *source; /* [T, B, units], or rows of unequal length */
+    Element *target;       /* likewise; may be `source` */
+    const u64 *taken;      /* [2]: the state of the forward pass */
+    const int *lengths;    /* tables of rows, see ragged_rows.cuh; null: dense rows */
     const int *caller_rows;
-    long long mask; /* its number in the forward pass */
+    const int *first_positions;
+    const int *step_offsets; /* null: steps of a row are consecutive positions */
+    long long mask;          /* its number in the forward pass */
     long long steps;
     long long batch;
     long long step_stride; /* in rows, of dense ones */
@@ -72,14 +74,13 @@ extern "C" __global__ void drop_elements(const __grid_constant__ DropParams para
     const long long groups = (params.units + FOUR - 1) / FOUR, threads = (long long)gridDim.x * blockDim.x;
     const bool whole = params.units % FOUR == 0;
     for (long long step = blockIdx.z; step < params.steps; step += gridDim.z) {
-        const long long rows =
-            params.step_offsets ? params.step_offsets[step + 1] - params.step_offsets[step] : params.batch;
-        for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
-            const long long place =
-                step * params.batch + (params.caller_rows ? params.caller_rows[row] : row);
-            const long long position = params.step_offsets
-                                           ? params.step_offsets[step] + row
-                                           : step * params.step_stride + row * params.row_stride;
+        for (long long row = blockIdx.y; row < params.batch; row += gridDim.y) {
+            const bool ragged = params.lengths;
+            if (ragged && step >= params.lengths[row]) break; /* later rows are not longer */
+            const long long place = step * params.batch + (ragged ? params.caller_rows[row] : row);
+            const long long position = ragged ? params.first_positions[row] +
+                                                    (params.step_offsets ? params.step_offsets[step] : step)
+                                              : step * params.step_stride + row * params.row_stride;
             long long group = (long long)blockIdx.x * blockDim.x + threadIdx.x;
             for (; group < groups; group += threads) {
                 const Random random = philox(place * groups + group, number, seed);

@@ -2,14 +2,14 @@
    padded array. Neither reads what the other writes; one launch for both costs the host less than two. */
 
 #include "bias_gradients.cuh"
-#include "packed_rows.cuh"
+#include "ragged_rows.cuh"
 
 namespace dnnffi {
 
 struct BackwardEnd
 {
     BiasGradientsParams biases;
-    PackedCopy dx;
+    PaddedCopy dx;
 };
 
 /* Grid: the blocks of the biases, then those of dx, a warp for one row of one step, or fewer. */
@@ -20,12 +20,12 @@ extern "C" __global__ void finish_backward(const __grid_constant__ BackwardEnd e
         end.biases.add_up(blockIdx.x);
         return;
     }
-    const PackedCopy &dx = end.dx;
+    const PaddedCopy &dx = end.dx;
     const u32 block = blockIdx.x - bias_blocks, blocks = gridDim.x - bias_blocks;
     const unsigned long long alignment =
         (unsigned long long)dx.packed | (unsigned long long)dx.padded | dx.row_bytes;
-    if (alignment % sizeof(uint4) == 0) dx.unpack<uint4>(block, blocks);
-    else dx.unpack<Element>(block, blocks);
+    if (alignment % sizeof(uint4) == 0) dx.copy<uint4>(block, blocks);
+    else dx.copy<Element>(block, blocks);
 }
 
 } // namespace dnnffi

@@ -5,7 +5,7 @@
    At the start, `gates` hold the products of x. A step reads them, adds the products of h that the
    group exchanged, and computes its cells; it writes y, and in training what the backward pass needs.
    Of several LAYERS only the first has products of x there; the others' x is exchanged as well.
-   y of the network's last layer is the caller's array. If its rows are padded, each row of a PACKED step
+   y of the network's last layer is the caller's array. If its rows are padded, each row of a RAGGED batch
    is stored where the caller has it. Past the ends of rows nothing is stored here.
 
    Each forward*.cu is a kernel with one way to multiply (`Product`) and one to exchange (`Exchange`). */
@@ -62,9 +62,7 @@ struct ForwardArrays
 
     DEVICE Array gate(int number) const
     {
-        Array array = own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
-        if (UNPACKED_X) array.set_padded(true);
-        return array;
+        return own_array(gates + number * PADDED, TRAINING ? SAVED : GATES);
     }
 };
 
@@ -141,7 +139,7 @@ struct ForwardCells
                         read_reset(params, block, sub, i, e, there, users, unit);
                         reset_if(resets.flag_after(layout, -1, row) != 0, sub, i, e);
                     }
-                    const bool has_step = !PACKED || length[sub][i][e] > 0;
+                    const bool has_step = !RAGGED || length[sub][i][e] > 0;
                     if (TRAINING && there && has_step && task.owns()) {
                         const long long first = layout.of(0, row) * PADDED + unit;
                         arrays.h_before[first] = rounded(h[sub][i][e]);
@@ -276,8 +274,10 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     const ForwardArrays arrays(params, block, layout);
     Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
     Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
-    typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     const ResetLayout resets(params);
+    ResetWindow window(memory);
+    window.request(resets, layout, block, num_steps, 0);
+    typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ForwardCells cells;
     cells.begin(params, block, layout, arrays, resets);
 
@@ -297,13 +297,13 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
             }
             send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
         }
-    const ResetWindow window(memory);
     ring.wait_for_first();
 
     /* Without RESETS there is one window, of all steps. */
     for (int first = 0; first < (RESETS ? num_steps : 1); first += ResetWindow::WINDOW) {
         const int end = window.end(first, num_steps);
-        window.begin(resets, layout, block, num_steps, first);
+        window.begin();
+        window.request(resets, layout, block, num_steps, first + ResetWindow::WINDOW);
 
         /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
            flight. So it keeps the addresses of a step inside the loop; outside they would take registers that
@@ -351,7 +351,8 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                     const Task task(i, block.warp, block.lane);
                     if (!task.there) continue;
                     Cell after[CELLS];
-                    Element stored[CELLS];
+                    Element output[CELLS],
+                        state[CELLS]; /* y, and what is sent: with RESETS it may be another */
                     float of_h[CELLS][OCTET_GATES], of_x[CELLS][GATES];
                     /* All cells are read before one is written, or the compiler computes them one after the other. */
 #pragma unroll
@@ -364,26 +365,29 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                     }
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) {
-                        const bool live = !PACKED || step < cells.length[sub][i][e];
+                        const bool live = !RAGGED || step < cells.length[sub][i][e];
                         after[e] = cells.step(of_x[e], of_h[e], sub, i, e, step == 0, live, params.clip_low,
                                               params.clip_high);
                         const bool padding = HIDDEN % 8 != 0 && block.rank * UNITS + task.unit >= HIDDEN;
-                        stored[e] = rounded(live && !padding ? after[e].h : 0.0f);
+                        output[e] = rounded(live && !padding ? after[e].h : 0.0f);
+                        if constexpr (RESETS) {
+                            cells.reset_if(borders.of[i][e] != 0, sub, i, e);
+                            state[e] = rounded(live && !padding ? cells.h[sub][i][e] : 0.0f);
+                            after[e].c = cells.c[sub][i][e];
+                        } else state[e] = output[e];
                     }
 #pragma unroll
-                    for (int e = 0; e < CELLS; e++) {
-                        if (task.owns()) element(slot, OUTPUT, task, e) = stored[e];
-                        if constexpr (RESETS) {
-                            const bool is_border = borders.of[i][e] != 0;
-                            cells.reset_if(is_border, sub, i, e);
-                            stored[e] = is_border ? rounded(cells.h[sub][i][e]) : stored[e];
-                            if (CELL == LSTM) after[e].c = is_border ? cells.c[sub][i][e] : after[e].c;
-                            if (task.owns()) element(slot, STATE, task, e) = stored[e];
-                        }
-                    }
+                    for (int e = 0; e < CELLS; e++)
+                        if (task.owns()) element(slot, STATE, task, e) = state[e];
                     if (step + 1 < num_steps || block.order < LAYERS - 1)
-                        send_states(exchange, step + 1, sub, slot, task, stored,
+                        send_states(exchange, step + 1, sub, slot, task, state,
                                     STAY_LARGE ? cells.sent_scale[sub][i] : STATE_SCALE);
+                    /* Nothing waits for what is stored from here on. */
+                    if constexpr (RESETS) {
+#pragma unroll
+                        for (int e = 0; e < CELLS; e++)
+                            if (task.owns()) element(slot, OUTPUT, task, e) = output[e];
+                    }
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) save(slot, task, e, after[e]);
                 }

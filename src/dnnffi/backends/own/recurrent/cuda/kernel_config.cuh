@@ -16,9 +16,9 @@ struct Config
     static constexpr Clip CLIP = UNCLIPPED;
     static constexpr bool TRAINING = true;
     static constexpr bool BACKWARD = false;
+    static constexpr bool RAGGED = false;
     static constexpr bool PACKED = false;
     static constexpr bool RESETS = false;
-    static constexpr bool UNPACKED_X = false;
     static constexpr int UNITS = 32;
     static constexpr int ROWS = 16;
     static constexpr int SUBTILES = 1;
@@ -71,8 +71,8 @@ struct Config
     using Piece = uint4;
     static constexpr int MAX_ROWS = 960;
     static constexpr int MAX_ARRAYS = 64;
-    static constexpr int ROWS_PER_BLOCK = 32;
-    static constexpr int ROW_WARPS = 8;
+    static constexpr int ROWS_PER_BLOCK = 8;
+    static constexpr int STEPS_PER_BLOCK = 4;
     static constexpr int MAX_PRODUCTS = 16;
     static constexpr int WHOLE_TILE = 64;
     static constexpr int SPLIT_TILE = 32;

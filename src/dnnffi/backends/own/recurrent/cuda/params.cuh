@@ -37,15 +37,18 @@ struct ForwardParams
        and without tensor cores. */
     uint4 *exchange;
     uint4 *streamed; /* [blocks, WARPS, K_STREAMED, WARP_TILES, 2, 32]: weights that are read in every step */
-    /* PACKED: tables of rows, see packed_rows.cuh. */
-    const int *step_offsets; /* [T + 1] */
-    const int *lengths;      /* [B] */
-    const int *caller_rows;  /* [B] */
+    /* RAGGED: tables of rows, see ragged_rows.cuh, and unless PACKED the positions from a step of a row to the
+       next. */
+    const int *lengths;         /* [B] */
+    const int *caller_rows;     /* [B] */
+    const int *first_positions; /* [B] */
+    const int *step_offsets;    /* [T + 1]; null unless PACKED */
+    long long position_stride;
     /* Sizes and strides. */
     long long steps;
     long long batch;
     /* From a step to the next, and from a row of the batch to the next in the same step, counted in rows of
-       an array, which have the elements of one row of the batch in one step. PACKED: of the caller's y, both
+       an array, which have the elements of one row of the batch in one step. RAGGED: of the caller's y, both
        0 where that is packed, too. */
     long long step_stride;
     long long row_stride;
@@ -88,9 +91,11 @@ struct BackwardParams
     /* From here on as of the forward pass; the strides are those of y and dy. */
     uint4 *exchange;
     uint4 *streamed;
-    const int *step_offsets;
     const int *lengths;
     const int *caller_rows;
+    const int *first_positions;
+    const int *step_offsets;
+    long long position_stride;
     long long steps;
     long long batch;
     long long step_stride;

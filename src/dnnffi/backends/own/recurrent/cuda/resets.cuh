@@ -16,7 +16,7 @@ namespace dnnffi {
 struct ResetLayout
 {
     const unsigned char *flags;
-    long long step_stride, row_stride; /* both 0 where the flags are packed */
+    long long step_stride, row_stride; /* both 0 where the flags are PACKED */
 
     template <class Params>
     DEVICE ResetLayout(const Params &params)
@@ -32,9 +32,8 @@ struct ResetLayout
         const int there = row < layout.batch ? row : layout.batch - 1, length = layout.length(there);
         const bool is_border = row < layout.batch && step >= (layout.reverse ? 0 : -1) && step + 1 < length;
         const int flagged = !is_border ? 0 : layout.reverse ? length - 1 - step : step + 1;
-        const bool is_packed = PACKED && step_stride == 0;
-        const long long place = is_packed ? layout.offsets[flagged] + there
-                                          : flagged * step_stride + layout.caller_row(there) * row_stride;
+        const long long place = PACKED ? layout.offsets[flagged] + layout.first_positions[there]
+                                       : flagged * step_stride + layout.caller_row(there) * row_stride;
         u32 flag = 0;
         load_flag_if(is_border, flag, flags + place);
         return flag;
@@ -48,17 +47,18 @@ struct Borders
 };
 
 /* The flags of a group's rows for WINDOW turns of the pass, in shared memory: whether there is a flagged border after
-   a row's step. (A turn of a forward pass is a step.) They are loaded when a window begins, by all threads at once.
-   Loads in every step took longer, by their addresses and conditions, and delayed the words that were asked for after
-   them. */
+   a row's step. (A turn of a forward pass is a step.) All threads load them at once, those of a window while the one
+   before it runs. Loads in every step took longer, by their addresses and conditions, and delayed the words that were
+   asked for after them. */
 struct ResetWindow
 {
     static constexpr int GROUP_ROWS = SUBTILES * ROWS, WINDOW = RESET_FLAGS / GROUP_ROWS;
     static constexpr int LOADS = (RESET_FLAGS + THREADS - 1) / THREADS; /* of a thread */
 
     unsigned char *flags; /* [WINDOW, GROUP_ROWS] */
+    u32 loaded[LOADS];    /* of the next window, in flight */
 
-    DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)) {}
+    DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)), loaded{} {}
 
     /* The turn in which the window that begins with a turn ends, at most `last`. */
     DEVICE static int end(int turn, int last)
@@ -66,24 +66,30 @@ struct ResetWindow
         return RESETS && turn + WINDOW < last ? turn + WINDOW : last;
     }
 
-    /* Loads the flags of the window that begins with a turn, of a pass of `num_steps` steps. The compiler cannot
-       know that the thread is the same in each window; else it would keep what follows from it in registers. */
-    DEVICE void begin(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
-                      int turn) const
+    /* Loads the flags of the window that begins with a turn, if a pass of `num_steps` steps has that turn. The
+       compiler cannot know that the thread is the same in each window; else it would keep what follows from it in
+       registers. */
+    DEVICE void request(const ResetLayout &resets, const RowLayout &layout, const Block &block, int num_steps,
+                        int turn)
     {
         if (!RESETS) return;
         const int thread = (int)opaque(threadIdx.x);
-        u32 loaded[LOADS];
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             const int i = thread + n * THREADS, other = turn + i / GROUP_ROWS;
             const int step = BACKWARD ? num_steps - 1 - other : other;
             loaded[n] = resets.flag_after(layout, step, block.first_row + i % GROUP_ROWS);
         }
-        /* All threads have read the flags of the window before: a turn has a barrier after that. */
+    }
+
+    /* Begins the window that was loaded. All threads have read the flags of the one before: a turn has a barrier
+       after that. */
+    DEVICE void begin() const
+    {
+        if (!RESETS) return;
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
-            const int i = thread + n * THREADS;
+            const int i = threadIdx.x + n * THREADS;
             if (i < RESET_FLAGS) flags[i] = (unsigned char)(loaded[n] != 0);
         }
         __syncthreads();

@@ -19,38 +19,40 @@ namespace dnnffi {
 
 constexpr int PREFETCH_STEPS = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
 
-/* Positions of rows in arrays. Sequences of unequal length are packed: all rows of a step one
-   after the other, the longest rows first. */
+/* Positions of rows in arrays: at constant strides, or by the tables of `ragged_rows.cuh`. */
 struct RowLayout
 {
-    /* PACKED: of each step the first position; of each row its steps, and the caller's number. */
-    const int *offsets, *lengths, *order;
-    /* Strides of a dense array; PACKED: of the caller's padded arrays, both 0 where the caller's arrays
-       are packed, too. */
+    /* RAGGED: of each row its steps, the caller's number, and the position of its first step. What is added to
+       that: PACKED for each step, else from a step to the next. */
+    const int *lengths, *order, *first_positions, *offsets;
+    int position_stride;
+    /* Strides of a dense array; RAGGED: of the caller's padded arrays, 0 for layers that do not use these. */
     int steps, batch, step_stride, row_stride;
     bool reverse;
 
     template <class Params>
     DEVICE RowLayout(const Params &params, int direction)
-        : offsets(params.step_offsets), lengths(params.lengths), order(params.caller_rows),
-          steps(params.steps), batch(params.batch), step_stride(params.step_stride),
-          row_stride(params.row_stride), reverse(direction == 1)
+        : lengths(params.lengths), order(params.caller_rows), first_positions(params.first_positions),
+          offsets(params.step_offsets), position_stride(params.position_stride), steps(params.steps),
+          batch(params.batch), step_stride(params.step_stride), row_stride(params.row_stride),
+          reverse(direction == 1)
     {
     }
 
-    DEVICE int length(int row) const { return PACKED ? lengths[row] : steps; }
+    DEVICE int length(int row) const { return RAGGED ? lengths[row] : steps; }
 
     /* The row of the caller's states. */
-    DEVICE int caller_row(int row) const { return PACKED ? order[row] : row; }
+    DEVICE int caller_row(int row) const { return RAGGED ? order[row] : row; }
 
-    /* Whether the caller's arrays are padded, while the kernels' own arrays are packed. */
-    DEVICE bool has_padded() const { return PACKED && step_stride != 0; }
+    /* Whether the layer's y and dy are the caller's padded arrays. */
+    DEVICE bool has_padded() const { return RAGGED && step_stride != 0; }
 
     /* The position of a row in its step number `step`, counted in the direction of the network. */
     DEVICE long long of(int step, int row) const
     {
-        if (PACKED) return offsets[reverse ? lengths[row] - 1 - step : step] + row;
-        return (long long)(reverse ? steps - 1 - step : step) * step_stride + (long long)row * row_stride;
+        const int number = reverse ? length(row) - 1 - step : step;
+        if (!RAGGED) return (long long)number * step_stride + (long long)row * row_stride;
+        return first_positions[row] + (PACKED ? offsets[number] : (long long)number * position_stride);
     }
 };
 
@@ -62,19 +64,19 @@ DEVICE Extent extent_of(const Params &params, const Block &block, const RowLayou
     const int longest = layout.length(block.first_row);
     /* A group whose rows are all of length 0 runs a step, in which no row is live: its blocks exchange words of
        that step as others do. */
-    const int num_steps = PACKED && longest == 0 ? 1 : longest;
+    const int num_steps = RAGGED && longest == 0 ? 1 : longest;
     return {left < ROWS ? left : ROWS, num_steps, (int)params.steps};
 }
 
 /* An array as the ring sees it: elements of a position, and whether words of it can be moved as
    such. `later`: what a step writes is what the next one finds there. */
-template <bool IS_PACKED> struct ArrayOf
+template <bool MAY_BE_PADDED> struct ArrayOf
 {
     Element *first;
     int width;
     bool whole, later;
-    /* An array like the caller's, of rows that are PACKED elsewhere: its steps lie at a constant distance, and
-       need no table. Kernels of dense rows do not store this, since it changed their code. */
+    /* An array of the caller's whose rows are padded, while the kernels' own arrays may have other positions.
+       Other kernels do not store this, since it changed their code. */
     static constexpr bool padded = false;
     DEVICE void set_padded(bool) {}
 };
@@ -88,7 +90,7 @@ template <> struct ArrayOf<true>
     DEVICE void set_padded(bool value) { padded = value; }
 };
 
-using Array = ArrayOf<PACKED>;
+using Array = ArrayOf<RAGGED && !PACKED>;
 
 DEVICE Array no_array() { return {nullptr, 0, true, false}; }
 
@@ -108,41 +110,24 @@ DEVICE Array caller_array(const Element *first, int directions, bool padded = fa
 }
 
 /* The words of an array that one place of the ring holds one after the other. */
-template <bool IS_PACKED> struct CursorFields
+struct RingCursor
 {
-    Element *first; /* in step 0 */
-    int advance;    /* elements, from one step to the next */
+    Element *first; /* in step 0; PACKED: in a step that has offset 0 */
+    int advance;    /* elements, from one step to the next; PACKED: from one position */
     int steps;      /* that there are: 0 for no array, no row, or no unit */
     bool whole;
     int later;
-    static constexpr bool padded = false; /* as that of an array */
-    DEVICE void set_padded(bool) {}
-};
 
-template <> struct CursorFields<true>
-{
-    Element *first; /* in position 0; if it is padded, in step 0 */
-    int advance;    /* elements, from one position or step to the next */
-    int steps;
-    bool whole;
-    int later;
-    bool padded;
-    DEVICE void set_padded(bool value) { padded = value; }
-};
-
-struct RingCursor : CursorFields<PACKED>
-{
-    /* The number of a step that it has, in the direction of the row. */
-    DEVICE int number(const RowLayout &layout, int step) const
+    /* Where the table has the offset of a step that the cursor has. */
+    DEVICE const int *entry(const RowLayout &layout, int step) const
     {
-        return layout.reverse ? steps - 1 - step : step + later;
+        return layout.offsets + (layout.reverse ? steps - 1 - step : step + later);
     }
 
     /* The multiple of `advance` between `first` and a step that it has. */
     DEVICE int distance(const RowLayout &layout, int step) const
     {
-        if (!PACKED) return step;
-        return padded ? number(layout, step) : layout.offsets[number(layout, step)];
+        return PACKED ? *entry(layout, step) : step;
     }
 
     DEVICE Element *at(int distance) const { return first + (long long)distance * advance; }
@@ -165,52 +150,42 @@ struct RingCursor : CursorFields<PACKED>
 
 DEVICE RingCursor cursor_of(const Array &array, const RowLayout &layout, int unit, int row)
 {
-    RingCursor cursor{{nullptr, 0, 0, array.whole, array.later}};
+    RingCursor cursor{nullptr, 0, 0, array.whole, array.later};
     if (!array.first || unit >= PADDED) return cursor;
     cursor.steps = layout.length(row) - array.later;
     cursor.advance = array.width;
-    long long position = row;
-    if constexpr (PACKED) {
-        cursor.set_padded(array.padded);
-        if (array.padded) {
-            cursor.advance *= layout.step_stride;
-            position = (long long)layout.caller_row(row) * layout.row_stride;
-        }
-    } else {
-        cursor.advance *= layout.reverse ? -layout.step_stride : layout.step_stride;
-        position = layout.of(array.later, row);
+    long long position;
+    if (PACKED) position = layout.first_positions[row];
+    else {
+        const bool own = RAGGED && !array.padded;
+        const int stride = own ? layout.position_stride : layout.step_stride;
+        const int number = layout.reverse ? cursor.steps - 1 : array.later; /* of the first step */
+        cursor.advance *= layout.reverse ? -stride : stride;
+        position = own ? layout.first_positions[row] : (long long)layout.caller_row(row) * layout.row_stride;
+        position += (long long)number * stride;
     }
     cursor.first = array.first + position * array.width + unit;
     return cursor;
 }
 
-/* A cursor that goes from step to step. Of PACKED rows the table's offset of a step is loaded two steps before: a
-   step that waited for it would wait for the words in flight, too. */
+/* A cursor that goes from step to step. Of PACKED rows the offset of a step is loaded two steps before: a step
+   that waited for it would wait for the words in flight, too. */
 struct PassCursor
 {
     RingCursor cursor;
     int offset = 0; /* in the table, of the step that is moved next */
     int next = 0;   /* the same of the step after that, in flight */
 
-    DEVICE Element *at(const RowLayout &layout, int step) const
-    {
-        if (!PACKED) return cursor.at(step);
-        return cursor.at(cursor.padded ? cursor.number(layout, step) : offset);
-    }
+    DEVICE Element *at(int step) const { return cursor.at(PACKED ? offset : step); }
 
-    /* Loads the offset of a step that it has, if it needs one. */
+    /* Loads the offset of a step, if it has that. */
     DEVICE void look_up(const RowLayout &layout, int step)
     {
-        if (!PACKED) return;
-        const bool needed = !cursor.padded && step >= 0 && step < cursor.steps;
-        load_offset_if(needed, next, layout.offsets + cursor.number(layout, step));
+        load_offset_if(step >= 0 && step < cursor.steps, next, cursor.entry(layout, step));
     }
 
     /* Waits for the offset that was loaded last. */
-    DEVICE void settle()
-    {
-        if (PACKED) offset = (int)opaque(next);
-    }
+    DEVICE void settle() { offset = (int)opaque(next); }
 };
 
 /* The turns of a ring, which all rings have in common. `Derived`, the ring itself, has `load` and `store`. */
@@ -335,14 +310,14 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         for (int r = 0; r < THREAD_WORDS; r++) {
             const PassCursor &source = sources[sub][r];
             if (step >= source.cursor.steps) continue;
-            source.cursor.read(to + r * RING_THREADS, source.at(layout, step), unit_of(r));
+            source.cursor.read(to + r * RING_THREADS, source.at(step), unit_of(r));
         }
         if (PREFETCH_STEPS == 0) return;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
             const PassCursor &source = fetched[sub][r];
             const int ahead = Turns::ahead_of(step);
-            if (ahead >= 0 && ahead < source.cursor.steps) prefetch(source.at(layout, ahead));
+            if (ahead >= 0 && ahead < source.cursor.steps) prefetch(source.at(ahead));
         }
     }
 
@@ -356,7 +331,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         }
     }
 
-    /* Loads what `advance` of the next turn needs. */
+    /* Loads the offsets that `advance` of the next turn needs. */
     DEVICE void look_up(int turn, int sub)
     {
         if (!PACKED) return;
@@ -385,7 +360,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
   private:
     DEVICE void store_word(const PassCursor &target, const uint4 *from, int r, int step) const
     {
-        if (step < target.cursor.steps) target.cursor.write(from, target.at(layout, step), unit_of(r));
+        if (step < target.cursor.steps) target.cursor.write(from, target.at(step), unit_of(r));
     }
 
     DEVICE static bool is_word(int i) { return RING_WORDS % RING_THREADS == 0 || i < RING_WORDS; }
