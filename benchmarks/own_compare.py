@@ -186,10 +186,16 @@ def config_of(fields: dict[str, Any]) -> Any:
     """Return the configuration with these fields, or None if the source lacks one that is set."""
     from dnnffi.backends.own.recurrent.config import KernelConfig, Kind
 
-    known = {name: fields[name] for name in KernelConfig._fields if name in fields}
-    if any(value for name, value in fields.items() if name not in known):
+    def known(made: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+        unknown = given.keys() - set(made._fields)
+        if any(given[name] for name in unknown):
+            return None
+        return {name: value for name, value in given.items() if name not in unknown}
+
+    config, kind = known(KernelConfig, fields), known(Kind, fields["kind"])
+    if config is None or kind is None:
         return None
-    return KernelConfig(**{**known, "kind": Kind(**fields["kind"])})
+    return KernelConfig(**{**config, "kind": Kind(**kind)})
 
 
 def problem_of(network: Network, steps: int | None = None) -> Any:

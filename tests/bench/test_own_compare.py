@@ -47,12 +47,23 @@ def test_the_least_time_of_several_turns_counts(tool):
 def test_each_network_has_configurations_and_a_problem(tool, number):
     network, chip = tool.NETWORKS[number], Chip(132, 232_448, clusters=True)
     training = network.training
-    kind = Kind(network.mode, network.hidden, network.dtype, training, packed=network.ragged)
+    kind = Kind(network.mode, network.hidden, network.dtype, training, ragged=network.ragged)
     for backward in (False, True)[: 1 + training]:
         assert tool.configs(kind._replace(backward=backward), network, chip)
     problem = tool.problem_of(network)
     expected = network.steps, network.batch, training
     assert (problem.steps, problem.batch, problem.training) == expected
+
+
+@pytest.mark.parametrize("part", ["config", "kind"])
+def test_a_configuration_of_which_a_source_lacks_a_field_is_left_out(tool, part):
+    config = tool.pairs(Chip(132, 232_448, clusters=True))[0].forward
+    made, fields = tool.config_of(config), config if part == "config" else config["kind"]
+    assert tool.fields_of(made) == config
+    fields["later"] = False
+    assert tool.config_of(config) == made
+    fields["later"] = True
+    assert tool.config_of(config) is None
 
 
 def test_a_backward_kernel_is_one_of_training(tool):

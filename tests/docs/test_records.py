@@ -36,6 +36,10 @@ FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
 )
+CLASSES = (
+    "since the run packed rows have classes of their own, which it did not measure, and the host "
+    "checks resets and begins a pass on ragged rows in fewer steps; needs a GPU"
+)
 PLACES = (
     "after the run rows of unequal length got other places in the kernels' arrays, and flags of "
     "resets are loaded earlier; needs a GPU"
@@ -50,6 +54,9 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
+    "call_overhead.json": CLASSES,
+    "callers.json": CLASSES,
+    "device_lengths.json": CLASSES,
     "first_call.json": ONE_STEP,
     "gpu.json": PLACES,
     "memcheck.json": ONE_STEP,
@@ -58,6 +65,7 @@ STALE = {
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "stream.json": KERNELS,
     "stream_conv.json": KERNELS,
+    "stream_resets.json": CLASSES,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,

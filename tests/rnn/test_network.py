@@ -175,11 +175,11 @@ def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(networ
 
 
 def test_the_time_of_a_borrowed_call_grows_with_steps_and_with_rows_alone_if_there_are_more():
-    borrowed = Choice(choice(), {"direct": None, "replayed": None}, RNNSizeClass(8, 32, False))
-    assert borrowed.call_ms(RNNSizeClass(8, 128, False)) == 4 * choice().direct_ms
-    assert borrowed.call_ms(RNNSizeClass(16, 32, False)) == 2 * choice().direct_ms
-    assert borrowed.call_ms(RNNSizeClass(1, 32, False)) == choice().direct_ms
-    assert borrowed.call_ms(RNNSizeClass(1, 8, False)) == choice().direct_ms / 4
+    borrowed = Choice(choice(), {"direct": None, "replayed": None}, RNNSizeClass(8, 32, "full"))
+    assert borrowed.call_ms(RNNSizeClass(8, 128, "full")) == 4 * choice().direct_ms
+    assert borrowed.call_ms(RNNSizeClass(16, 32, "full")) == 2 * choice().direct_ms
+    assert borrowed.call_ms(RNNSizeClass(1, 32, "full")) == choice().direct_ms
+    assert borrowed.call_ms(RNNSizeClass(1, 8, "full")) == choice().direct_ms / 4
 
 
 def test_a_class_whose_sizes_are_not_for_the_nearest_choice_borrows_nothing(

@@ -30,7 +30,7 @@ def report(problem=PROBLEM, choice=None, staged_bytes=0, borrowed=None):
     )
     operations = SimpleNamespace(graph_count=2, graph_bytes=2000, staged_bytes=staged_bytes)
     finder = SimpleNamespace(
-        route=route, choice=choice, borrowed=borrowed, sizes=RNNSizeClass(2, 8, False)
+        route=route, choice=choice, borrowed=borrowed, sizes=RNNSizeClass(2, 8, "full")
     )
     first, second, rest = report_of(problem, finder, operations).split("\n", 2)
     assert (first, second) == (str(problem), "class of sizes: up to 2 full rows of up to 8 steps")
@@ -81,7 +81,7 @@ def test_a_problem_that_is_replayed(staged, elsewhere):
 
 
 def test_a_problem_that_uses_what_another_class_chose():
-    other = SimpleNamespace(found=CHOICE, origin=RNNSizeClass(8, 8, False))
+    other = SimpleNamespace(found=CHOICE, origin=RNNSizeClass(8, 8, "full"))
     assert report(borrowed=other).splitlines()[1] == (
         "cudnn standard called directly, as measured for up to 8 full rows of up to 8 steps; "
         "not measured yet for this class"

@@ -588,6 +588,12 @@ def test_packed_rows_of_one_length_are_not_those_of_several(folder):
     assert here.find(RNNProblem.packed(SPEC, [2, 2, 2, 2, 1]), 0) is None
 
 
+def test_packed_rows_are_not_the_padded_ones_of_the_same_lengths(folder):
+    here = tuner()
+    here.measure(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[5, 4]), 0)
+    assert here.find(RNNProblem.packed(SPEC, [2, 2, 2, 2, 1]), 0) is None
+
+
 def test_rows_that_end_early_are_ragged_also_if_all_end_at_once(folder):
     here = tuner()
     measured = here.measure(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[3, 3]), 0)

@@ -51,20 +51,21 @@ def test_steps_are_those_of_the_longest_row():
 
 
 def test_rows_that_end_before_the_array_are_ragged_and_packed_rows_of_one_length_are_not():
-    assert size_class(RNNProblem.dense(SPEC, steps=9, batch=2, lengths=[5, 5])).is_ragged
-    assert not size_class(RNNProblem.dense(SPEC, steps=5, batch=2, lengths=[5, 5])).is_ragged
-    assert not size_class(RNNProblem.packed(SPEC, [2, 2])).is_ragged
-    assert size_class(RNNProblem.packed(SPEC, [2, 1])).is_ragged
+    dense = [RNNProblem.dense(SPEC, steps=steps, batch=2, lengths=[5, 5]) for steps in (9, 5)]
+    assert [size_class(problem).row_kind for problem in dense] == ["ragged", "full"]
+    packed = [RNNProblem.packed(SPEC, sizes) for sizes in ([2, 2], [2, 1])]
+    assert [size_class(problem).row_kind for problem in packed] == ["full", "packed"]
+    on_device = RNNProblem.dense(SPEC, steps=5, batch=2)._replace(has_device_lengths=True)
+    assert size_class(on_device).row_kind == "ragged"
 
 
 def test_the_nearest_class_has_enough_rows_if_any_has():
-    mine = RNNSizeClass(24, 128, True)
-    others = [RNNSizeClass(rows, 128, True) for rows in (16, 32, 64)]
-    assert min(others, key=mine.distance) == RNNSizeClass(32, 128, True)
-    assert min([others[0], RNNSizeClass(32, 32, True)], key=mine.distance) == RNNSizeClass(
-        32, 32, True
-    )
+    mine = RNNSizeClass(24, 128, "ragged")
+    others = [RNNSizeClass(rows, 128, "ragged") for rows in (16, 32, 64)]
+    assert min(others, key=mine.distance) == RNNSizeClass(32, 128, "ragged")
+    shorter = RNNSizeClass(32, 32, "ragged")
+    assert min([others[0], shorter], key=mine.distance) == shorter
 
 
 def test_a_class_is_told_in_words():
-    assert str(RNNSizeClass(32, 128, True)) == "up to 32 ragged rows of up to 128 steps"
+    assert str(RNNSizeClass(32, 128, "ragged")) == "up to 32 ragged rows of up to 128 steps"

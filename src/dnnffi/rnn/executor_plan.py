@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import ref
 
+import numpy as np
+
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,
@@ -28,6 +30,8 @@ _forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
     tuple.__new__, ForwardAddresses
 )
 
+_FLAGS = tuple(map(np.dtype, FLAG_DTYPES))
+_INT32 = (np.dtype("int32"),)
 _WITHOUT_RESETS = 0, 0, 0, 1
 """The addresses of a call without resets: flags, h, c and their rows."""
 
@@ -161,25 +165,27 @@ class ExecutorPlan:
             if resets is None:
                 return None
         of_batch = (self.problem.batch,)
-        if lengths is not None and not self._takes_integers(lengths, of_batch, ("int32",)):
+        if lengths is not None and not self._takes_integers(lengths, of_batch, _INT32):
             return None
         return resets, lengths
 
-    def _takes_integers(self, array: Any, shape: tuple[int, ...], dtypes: Collection[str]) -> bool:
+    def _takes_integers(
+        self, array: Any, shape: tuple[int, ...], dtypes: Collection[np.dtype[Any]]
+    ) -> bool:
         """Whether a call can use an array as it is, of one of the dtypes; see `takes`."""
         parts = self.parts
         return (
             array.__class__ is parts.ndarray
             and array._c_contiguous
             and array.shape == shape
-            and array.dtype.name in dtypes
+            and array.dtype in dtypes
             and not array.data.ptr % array.dtype.itemsize
             and (parts.is_only_device or array.data.device_id == self.device)
         )
 
     def _taken_resets(self, flags: Any, reset_to: Any) -> Resets | None:
         parts = self.parts
-        if not self._takes_integers(flags, self.x_shape[:-1], FLAG_DTYPES):
+        if not self._takes_integers(flags, self.x_shape[:-1], _FLAGS):
             return None
         if reset_to is None:
             return Resets(flags)

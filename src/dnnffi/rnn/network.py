@@ -235,7 +235,7 @@ class Network:
         others = [
             one
             for one in self._classes.values()
-            if one.choice is not None and one.sizes.is_ragged == found.sizes.is_ragged
+            if one.choice is not None and one.sizes.row_kind == found.sizes.row_kind
         ]
         nearest = min(others, key=lambda one: found.sizes.distance(one.sizes), default=None)
         return None if nearest is None else nearest.choice

@@ -40,8 +40,10 @@ class Resets(NamedTuple):
     @property
     def addresses(self) -> tuple[int, int, int, int]:
         """The addresses of flags, h and c in device memory, 0 for none, and `rows`."""
-        flags, h, c = (0 if one is None else one.data.ptr for one in self)
-        return flags, h, c, self.rows
+        flags, h, c = self
+        if h is None:
+            return flags.data.ptr, 0, 0, 1
+        return flags.data.ptr, h.data.ptr, 0 if c is None else c.data.ptr, self.rows
 
     @classmethod
     def of(cls, call: CallArrays, problem: RNNProblem, flags: object, states: Any) -> Resets:

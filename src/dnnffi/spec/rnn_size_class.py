@@ -8,20 +8,26 @@ eight rows differs by at most an eighth, and the number of steps by a factor of 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dnnffi.spec.problem import PACKED, RNNProblem
 
+RowKind = Literal["full", "ragged", "packed"]
+"""Rows that fill a padded array or have the same length; that have unequal lengths, or end before
+the last step of the array; that have unequal lengths and are packed."""
+
 
 class RNNSizeClass(NamedTuple):
-    """Upper bounds of a class, and whether its rows have unequal lengths.
-
-    ``is_ragged`` is also true for rows of equal length that end before the last step of the array.
-    """
+    """Upper bounds of a class, and the kind of its rows, for which kernels are compiled."""
 
     max_rows: int
     max_steps: int
-    is_ragged: bool
+    row_kind: RowKind
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows may have unequal lengths."""
+        return self.row_kind != "full"
 
     def distance(self, other: RNNSizeClass) -> tuple[bool, float]:
         """Order other classes by how well their choice serves this one, the best first.
@@ -34,8 +40,7 @@ class RNNSizeClass(NamedTuple):
         return rows > 1, far
 
     def __str__(self) -> str:
-        kind = "ragged" if self.is_ragged else "full"
-        return f"up to {self.max_rows} {kind} rows of up to {self.max_steps} steps"
+        return f"up to {self.max_rows} {self.row_kind} rows of up to {self.max_steps} steps"
 
 
 @lru_cache(1024)
@@ -69,9 +74,11 @@ def max_steps(steps: int) -> int:
 def size_class(problem: RNNProblem) -> RNNSizeClass:
     """Return the class of a problem with at least one row."""
     lengths = problem.lengths
-    longest, is_ragged = problem.steps, lengths is not None or problem.has_device_lengths
-    if lengths is not None:
-        longest = max(lengths)
-        if problem.layout == PACKED:
-            is_ragged = min(lengths) != longest
-    return RNNSizeClass(max_rows(problem.batch), max_steps(longest), is_ragged)
+    longest = problem.steps if lengths is None else max(lengths)
+    row_kind: RowKind = "full"
+    if problem.layout == PACKED:
+        if lengths is not None and min(lengths) != longest:
+            row_kind = "packed"
+    elif lengths is not None or problem.has_device_lengths:
+        row_kind = "ragged"
+    return RNNSizeClass(max_rows(problem.batch), max_steps(longest), row_kind)

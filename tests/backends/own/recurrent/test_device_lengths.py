@@ -115,7 +115,7 @@ def test_an_inference_of_several_layers(cublas):
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
 @pytest.mark.parametrize("name", [name for name in WAYS if name != "layers-at-once"])
-def test_an_inference_of_one_layer_copies_no_x(cublas, name, lengths):
+def test_an_inference_of_one_layer(cublas, name, lengths):
     for bidirectional, batch_first in product((False, True), (False, True)):
         spec = replace(spec_of(name, bidirectional=bidirectional), num_layers=1)
         problem = problem_of(spec, batch_first, training=False)

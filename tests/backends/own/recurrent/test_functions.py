@@ -50,6 +50,29 @@ def test_training_steps_are_the_references_by_the_masks_of_the_state(emulated):
     assert emulated.calls("cudnnRNNForward") == 0
 
 
+def test_padded_and_packed_rows_of_a_network_have_kernels_of_their_own(emulated, caplog):
+    """A choice that was measured for one of them names kernels that cannot run the other."""
+    rng = np.random.default_rng(0)
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    host_weights = dnnffi.RNNWeights.random(spec, rng)
+    weights = dnnffi.RNNWeights(
+        emulated.asarray(host_weights.to("cudnn").flat), spec, backend="cudnn"
+    )
+    padded = rng.standard_normal((4, 3, 3), "f4")
+    lengths, sizes = (4, 3, 1), (3, 2, 2, 1)
+    packed = np.concatenate([padded[step, :size] for step, size in enumerate(sizes)])
+    options = RNNOptions(algorithm="own")
+    caplog.set_level("INFO", logger="dnnffi")
+    kinds = ((padded, {"lengths": lengths}), (packed, {"batch_sizes": sizes}))
+    for x, rows in (*kinds, *kinds):
+        expected, _ = dnnffi.gru(x, None, host_weights, **rows)
+        for _ in range(9):  # the eighth call of a network measures its class
+            more = {"options": options, "backend": "cudnn", **rows}
+            y, _ = dnnffi.gru(emulated.asarray(x), None, weights, **more)
+            np.testing.assert_allclose(np.asarray(y), expected, atol=2e-3)
+    assert not [one for one in caplog.messages if "cannot run" in one]
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_resets_run_by_the_kernels_without_being_named(emulated, rows, on_host):

@@ -238,13 +238,13 @@ def test_both_parts_of_the_backward_pass_in_one_call(cublas, layout, accumulate,
     assert all(map(np.array_equal, one.dweights, other.dweights))
 
 
-def test_no_product_of_backward_weights_overwrites_packed_dx(cublas):
+def test_no_product_of_backward_weights_overwrites_copied_dx(cublas):
     problem = RNNProblem.dense(
         SPEC, steps=STEPS, batch=len(LENGTHS), lengths=LENGTHS, training=True
     )
     with network_of(cublas, "whole-rows", problem) as network:
         buffers = network.executor._buffers
         products = buffers.products.values()
-        assert buffers.packed_dx >= max(one.workspace_bytes for one in products)
+        assert buffers.copied_dx >= max(one.workspace_bytes for one in products)
         of_h = max(one.dw_hh_workspace_bytes for one in products)
-        assert buffers.packed_dx >= buffers.beside + of_h
+        assert buffers.copied_dx >= buffers.beside + of_h

@@ -43,7 +43,7 @@ def bound(count: int) -> int:
 class Bounds(NamedTuple):
     """Sizes for which buffers are laid out: the most positions and steps, and all else exactly.
 
-    ``copies``: whether x is copied from the caller's padded array.
+    ``copies``: whether x is copied from the caller's array, which is padded then.
     """
 
     batch: int
@@ -214,9 +214,9 @@ class BufferLayout:
         beside = Buffer()
         beside_bytes = max((one.dw_hh_workspace_bytes for one in of_all), default=0)
         _, self.beside = beside.add_all(self._product_bytes, beside_bytes)
-        # Packed dx may be copied while the products of the weights run: it is after their parts.
+        # dx may be copied while the products of the weights run: it is after their parts.
         workspace.nbytes = max(workspace.nbytes, beside.nbytes)
-        self.packed_dx = workspace.add(0 if network.has_device_lengths else self._input_bytes)
+        self.copied_dx = workspace.add(0 if network.has_device_lengths else self._input_bytes)
         return workspace.nbytes
 
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:

@@ -41,7 +41,7 @@ from dnnffi.backends.vendor.limits import limit_of
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.errors import DnnffiError, UnsupportedError
 from dnnffi.execution.cache import PlanCache
-from dnnffi.spec.problem import PACKED, RNNProblem
+from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.rnn_size_class import RNNSizeClass, size_class
 
@@ -266,11 +266,11 @@ class OwnCandidates:
 
 def kind_of(problem: RNNProblem) -> Kind:
     """Return the kind of a forward pass with products of the problem's dtype, a layer at a time."""
-    spec, options, is_ragged = problem.spec, problem.options, size_class(problem).is_ragged
+    spec, options, row_kind = problem.spec, problem.options, size_class(problem).row_kind
     return Kind(
         *(spec.mode, spec.hidden_size, spec.dtype, problem.training),
-        ragged=is_ragged,
-        packed=is_ragged and problem.layout == PACKED,
+        ragged=row_kind != "full",
+        packed=row_kind == "packed",
         clip=0 if options.clip is None else 1 + (options.clip_nan == "clip"),
         strict=spec.dtype == "float32" and options.math == "strict",
         resets=problem.has_resets,

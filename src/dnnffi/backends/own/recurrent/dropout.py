@@ -75,7 +75,7 @@ class DropoutKernels:
 class Dropout:
     """Dropout between the layers of one problem.
 
-    ``tables`` of its calls say where rows of unequal length are (`NO_TABLES` for other rows).
+    ``tables`` of its calls say where rows of unequal length are; rows with strides need none.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class Dropout:
         self._take, self._drop = kernels.take, kernels.drop
         self._state = generator.address
         self._masks = spec.num_layers - 1
+        # Rows with strides need no tables. What is dropped past the ends of such rows is not read
+        # before a backward pass clears it.
         self._has_strides = layout.row_stride > 0
         units = spec.hidden_size * spec.num_directions
         groups = -(-units // 4)

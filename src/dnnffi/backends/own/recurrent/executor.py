@@ -63,6 +63,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.rnn_size_class import size_class
 from dnnffi.spec.weights import weight_layout
 
 
@@ -122,6 +123,7 @@ class OwnNetwork:
         self.weights = layer_weights(spec)
         self.output_bytes = spec.hidden_size * self.directions * self.item_bytes
         self.input_bytes = spec.input_size * self.item_bytes
+        self.row_kind = size_class(problem).row_kind
         self.has_device_lengths = problem.has_device_lengths
         self.packing: Packing | None = None
         if kind.ragged:
@@ -266,11 +268,12 @@ class OwnRNNExecutor(AddressExecutor):
         self._weights = network.weights
         self.weight_size = network.weight_size
         self._layout = layout = row_layout(problem)
-        rows = _rows(is_ragged=layout.tables is not None, is_packed=layout.is_packed)
-        of_kernels = _rows(is_ragged=network.is_ragged, is_packed=network.kind.packed)
-        if rows != of_kernels:
+        row_kind = size_class(problem).row_kind
+        if row_kind != network.row_kind:
             raise UnsupportedError(
-                "dnnffi", "", f"these kernels are for {of_kernels} rows, not for {rows} ones"
+                "dnnffi",
+                "",
+                f"these kernels are for {network.row_kind} rows, not for {row_kind} ones",
             )
         self._copies_x, self._copies_dx = network.copies(layout), layout.is_row_after_row
         self._directions = directions = network.directions
@@ -427,11 +430,11 @@ class OwnRNNExecutor(AddressExecutor):
         if packing is not None and self._copies_dx:
             tables = self._table_addresses(at.reserve)
             packing.scatter(
-                launch, self._layout, tables, at.workspace + self._buffers.packed_dx, at.dx
+                launch, self._layout, tables, at.workspace + self._buffers.copied_dx, at.dx
             )
 
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
-        """Enqueue backward data. If dx is to be copied, it is packed, and not the caller's yet."""
+        """Enqueue backward data. dx that is to be copied is not in the caller's array yet."""
         network, buffers = self._network, self._buffers
         spec, launches = network.spec, buffers.backward_launches
         assert launches is not None
@@ -472,7 +475,7 @@ class OwnRNNExecutor(AddressExecutor):
             launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
-                dx = at.workspace + buffers.packed_dx if self._copies_dx else at.dx
+                dx = at.workspace + buffers.copied_dx if self._copies_dx else at.dx
             for direction in range(self._directions):
                 w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
                 where = gates + direction * self._gate_bytes, w_ih, dx
@@ -609,7 +612,7 @@ class OwnRNNExecutor(AddressExecutor):
         assert packing is not None
         assert gradients is not None
         tables = self._table_addresses(data.reserve)
-        where = self._layout, tables, data.workspace + buffers.packed_dx, data.dx
+        where = self._layout, tables, data.workspace + buffers.copied_dx, data.dx
         copy_blocks, copy = packing.padded_copy(*where)
         of_weights = weights.reserve, weights.dweights, accumulate
         biases = gradients.struct(buffers.bias_sums, *of_weights)
@@ -624,10 +627,6 @@ class OwnRNNExecutor(AddressExecutor):
 
     def close(self) -> None:
         """Do nothing: the network holds the native resources, for all sizes."""
-
-
-def _rows(*, is_ragged: bool, is_packed: bool) -> str:
-    return "packed" if is_packed else "ragged" if is_ragged else "full"
 
 
 def _set_shared(

@@ -40,7 +40,8 @@ _DEVICE_LENGTHS = Struct("<2q")
 """The struct ``DeviceLengths`` of ``rows.cu``."""
 
 _CLEARING_BLOCKS = 1024
-"""Blocks that clear arrays past the ends of rows, about; each has some steps of a row."""
+"""Blocks that clear arrays past the ends of rows, about, but one for each row at least; a block has
+some steps of a row."""
 
 _MAX_RANKED = 1024
 """Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
@@ -124,10 +125,10 @@ class Packing:
         steps = layout.steps if strides is None else layout.caller_steps
         piece_bytes = self._piece_bytes(x, copied_x)
         params = BeginParams(
-            x=x if copied_x else 0,
-            copy=copied_x,
-            **at._asdict(),
-            places=tables.places,
+            x if copied_x else 0,
+            copied_x,
+            *at,
+            tables.places,
             of_forward=of_forward[0],
             forward_count=of_forward[1] // WORD_BYTES,
             of_backward=of_backward[0],
@@ -206,22 +207,22 @@ class Packing:
         kernel((blocks,), (_THREADS,), (struct_of(params),), stream=launch.stream)
 
     def scatter(
-        self, launch: Launch, layout: RowLayout, at: TableAddresses, packed: int, padded: int
+        self, launch: Launch, layout: RowLayout, at: TableAddresses, source: int, target: int
     ) -> None:
-        """Enqueue the copy of packed dx to the caller's, with zeros past the ends of rows."""
-        blocks, copy = self.padded_copy(layout, at, packed, padded)
-        self._kernels["scatter_rows", self._piece_bytes(packed, padded)](
+        """Enqueue the copy of dx to the caller's array, with zeros past the ends of rows."""
+        blocks, copy = self.padded_copy(layout, at, source, target)
+        self._kernels["scatter_rows", self._piece_bytes(source, target)](
             (blocks,), (_THREADS,), (copy,), stream=launch.stream
         )
 
     def padded_copy(
-        self, layout: RowLayout, at: TableAddresses, packed: int, padded: int
+        self, layout: RowLayout, at: TableAddresses, source: int, target: int
     ) -> tuple[int, bytes]:
         """Return the blocks for the copy of `scatter`, and the struct ``PaddedCopy``."""
         steps, strides = layout.caller_steps, layout.caller_strides
         assert strides is not None
         sizes = steps, layout.batch, *strides, self._x_bytes
-        return _blocks(steps * layout.batch), _PADDED_COPY.pack(packed, padded, *at[:3], *sizes)
+        return _blocks(steps * layout.batch), _PADDED_COPY.pack(source, target, *at[:3], *sizes)
 
     def _make_all(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, lengths: int

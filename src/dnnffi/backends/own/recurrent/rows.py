@@ -27,7 +27,7 @@ INDEX_BYTES = 4
 
 
 class Places(IntEnum):
-    """Where the kernels' own arrays have rows of unequal length: as in ``rows.cu``."""
+    """Layouts of the kernels' own arrays for rows of unequal length, as in ``rows.cu``."""
 
     ROW_AFTER_ROW = 0
     STEP_AFTER_STEP = 1
@@ -109,8 +109,8 @@ class RowLayout(NamedTuple):
 
     ``steps`` are those of the longest row, ``positions`` the rows of all steps together.
     ``step_stride`` and ``row_stride`` are those of the kernels' own arrays; the former is 0 if
-    ``tables`` have an offset for each step, the latter if these have the first position of each
-    row. ``tables`` is None for rows of the same length. ``caller_strides`` are the strides of a
+    ``tables`` have an offset for each step, the latter if only these say where a row begins.
+    ``tables`` is None for rows of the same length. ``caller_strides`` are the strides of a
     step and of a row in the caller's padded arrays, and ``caller_steps`` their steps; None and 0 if
     the caller's arrays are packed or all rows have the same length.
     """
@@ -128,11 +128,6 @@ class RowLayout(NamedTuple):
     def is_row_after_row(self) -> bool:
         """Whether rows are elsewhere in the kernels' own arrays than in the caller's."""
         return self.tables is not None and self.tables.places == Places.ROW_AFTER_ROW
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether rows of unequal length are packed, step after step."""
-        return self.tables is not None and self.tables.places == Places.STEP_AFTER_STEP
 
 
 def row_layout(problem: RNNProblem) -> RowLayout:

@@ -23,7 +23,7 @@ extern "C" __global__ void finish_backward(const __grid_constant__ BackwardEnd e
     const PaddedCopy &dx = end.dx;
     const u32 block = blockIdx.x - bias_blocks, blocks = gridDim.x - bias_blocks;
     const unsigned long long alignment =
-        (unsigned long long)dx.packed | (unsigned long long)dx.padded | dx.row_bytes;
+        (unsigned long long)dx.source | (unsigned long long)dx.padded | dx.row_bytes;
     if (alignment % sizeof(uint4) == 0) dx.copy<uint4>(block, blocks);
     else dx.copy<Element>(block, blocks);
 }

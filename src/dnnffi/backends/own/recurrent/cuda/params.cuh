@@ -49,7 +49,7 @@ struct ForwardParams
     long long batch;
     /* From a step to the next, and from a row of the batch to the next in the same step, counted in rows of
        an array, which have the elements of one row of the batch in one step. RAGGED: of the caller's y, both
-       0 where that is packed, too. */
+       0 where that is packed, and for layers that have another y. */
     long long step_stride;
     long long row_stride;
     long long positions;

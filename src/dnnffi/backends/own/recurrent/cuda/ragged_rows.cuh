@@ -15,7 +15,7 @@ namespace dnnffi {
 /* Copies rows that lie one after the other to a padded array; past the end of a row it writes zeros. */
 struct PaddedCopy
 {
-    const void *packed; /* [positions, row_bytes] */
+    const void *source; /* [positions, row_bytes] */
     void *padded;       /* [steps, batch, row_bytes] or [batch, steps, row_bytes] */
     const int *lengths, *caller_rows, *first_positions;
     long long steps, batch; /* of the padded array */
@@ -31,7 +31,7 @@ struct PaddedCopy
             Piece *to = (Piece *)padded + (step * step_stride + caller_rows[row] * row_stride) * pieces;
             const bool is_stored = step < lengths[row];
             const Piece *from =
-                (const Piece *)packed + (is_stored ? first_positions[row] + step : 0) * pieces;
+                (const Piece *)source + (is_stored ? first_positions[row] + step : 0) * pieces;
             const Piece zero = {};
             for (long long piece = threadIdx.x % 32; piece < pieces; piece += 32)
                 to[piece] = is_stored ? from[piece] : zero;

@@ -118,7 +118,7 @@ struct RingCursor
     bool whole;
     int later;
 
-    /* Where the table has the offset of a step that the cursor has. */
+    /* Address in the table of the offset of a step that the cursor has. */
     DEVICE const int *entry(const RowLayout &layout, int step) const
     {
         return layout.offsets + (layout.reverse ? steps - 1 - step : step + later);

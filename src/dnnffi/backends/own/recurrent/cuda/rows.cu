@@ -9,7 +9,7 @@ namespace dnnffi {
 
 using Piece = Config::Piece;
 constexpr int MAX_ROWS = Config::MAX_ROWS, MAX_ARRAYS = Config::MAX_ARRAYS;
-/* Of a block that begins a forward pass: a warp for each row. */
+/* A block that begins a forward pass has a warp for each of its rows. */
 constexpr int ROWS_PER_BLOCK = Config::ROWS_PER_BLOCK, STEPS_PER_BLOCK = Config::STEPS_PER_BLOCK;
 
 /* Clears what groups of the recurrence exchange, before its kernel starts. */
@@ -55,7 +55,7 @@ template <class Wide> static DEVICE void fill_with_zeros(unsigned char *row, lon
         ((Wide *)row)[piece] = zero;
 }
 
-/* Where the kernels' own arrays have rows. */
+/* Layouts of the kernels' own arrays. */
 enum Places : long long {
     ROW_AFTER_ROW = 0, /* without padding */
     STEP_AFTER_STEP,   /* without padding, as the caller's packed arrays: rows are sorted already */
