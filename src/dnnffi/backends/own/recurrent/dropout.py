@@ -131,11 +131,15 @@ class Dropout:
         layer: int,
     ) -> None:
         """Enqueue dropout of ``source``, of the shape of a layer's y, by the mask of that y."""
+        at = NO_TABLES if self._has_strides else tables
         params = self._params._replace(
             source=source,
             target=target,
             taken=taken,
-            **(NO_TABLES if self._has_strides else tables)._asdict(),
+            lengths=at.lengths,
+            caller_rows=at.caller_rows,
+            first_positions=at.first_positions,
+            step_offsets=at.step_offsets,
             mask=layer,
         )
         self._drop(self._blocks, self._threads, (struct_of(params),), stream=launch.stream)

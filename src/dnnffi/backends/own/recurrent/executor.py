@@ -123,7 +123,7 @@ class OwnNetwork:
         self.weights = layer_weights(spec)
         self.output_bytes = spec.hidden_size * self.directions * self.item_bytes
         self.input_bytes = spec.input_size * self.item_bytes
-        self.row_kind = size_class(problem).row_kind
+        self.row_kind = "packed" if kind.packed else "ragged" if kind.ragged else "full"
         self.has_device_lengths = problem.has_device_lengths
         self.packing: Packing | None = None
         if kind.ragged:
@@ -243,7 +243,8 @@ def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSou
         item_bytes = ITEM_SIZES[spec.dtype]
         has_device_lengths = problem.has_device_lengths
         table = table_kernel(has_device_lengths=has_device_lengths)
-        found += [table, *row_kernels(item_bytes).values()]
+        of_rows = row_kernels(item_bytes, has_device_lengths=has_device_lengths)
+        found += [table, *of_rows.values()]
         of_begin = device_length_kernels if has_device_lengths else begin_kernels
         found += of_begin(item_bytes).values()
     if problem.drops:

@@ -89,15 +89,19 @@ def small_products_kernel(dtype: str, *, is_strict: bool) -> KernelSource:
     return kernel_source("small_products.cu", "small_products", constants)
 
 
-def row_kernels(item_bytes: int) -> dict[tuple[str, int], KernelSource]:
+def row_kernels(
+    item_bytes: int, *, has_device_lengths: bool = False
+) -> dict[tuple[str, int], KernelSource]:
     """Return the kernels that copy rows of elements of ``item_bytes`` bytes, by stored tables.
 
-    The keys are the name and the bytes of the pieces that are copied.
+    With lengths in device memory dx is not copied. The keys are the name and the bytes of the
+    pieces that are copied.
     """
+    names = ("gather_rows",) if has_device_lengths else ("gather_rows", "scatter_rows")
     return {
         (name, nbytes): _row_kernel(name, nbytes, MAX_ROWS[-1])
         for nbytes in (WORD_BYTES, item_bytes)
-        for name in ("gather_rows", "scatter_rows")
+        for name in names
     }
 
 

@@ -71,7 +71,10 @@ class Packing:
         self._memory = memory
         self._table_kernel = memory.kernel(*table_kernel(has_device_lengths=has_device_lengths))
         self._kernels: dict[tuple[str, int], Kernel] = {
-            key: memory.kernel(*kernel) for key, kernel in row_kernels(item_bytes).items()
+            key: memory.kernel(*kernel)
+            for key, kernel in row_kernels(
+                item_bytes, has_device_lengths=has_device_lengths
+            ).items()
         }
         self._begin: dict[tuple[int, int], Kernel] = {}
         self._of_device: dict[tuple[str, int], Kernel] = {}

@@ -286,8 +286,8 @@ extern "C" __global__ void clear_ended(const __grid_constant__ ClearParams param
 {
     const long long start = blockIdx.x / params.batch * params.part_steps, row = blockIdx.x % params.batch;
     const long long length = params.lengths[row], limit = start + params.part_steps;
-    const long long first = start > length ? start : length,
-                    end = limit < params.steps ? limit : params.steps;
+    const long long first = start > length ? start : length;
+    const long long end = limit < params.steps ? limit : params.steps;
     if (first >= end) return;
     const long long of_row = params.caller_rows[row] * params.row_stride;
     for (int number = 0; number < params.count; number++) {
