@@ -80,7 +80,7 @@ test-torch: ## Run the tests of dnnffi.torch on the CPU, in an environment of it
 .test-torch: $(dev)
 	@$(if $(strip $(VENV)),$(pip) install '$(TORCH)')
 	$(run) -m pytest -n 2 tests/test_torch.py tests/test_torch_modules.py tests/test_torch_resets.py \
-		tests/simulated/test_torch.py \
+		tests/simulated/test_torch.py tests/backends/own/recurrent/test_torch.py \
 		tests/formats/test_torch_file.py tests/formats/test_models.py \
 		tests/bench/test_torch_models.py tests/bench/test_image_models.py \
 		tests/bench/test_stream_torch_models.py tests/bench/test_stream_torch_image_models.py \

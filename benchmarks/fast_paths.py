@@ -4,9 +4,9 @@
 
 A fast path finds what an earlier call has found out, instead of checking arguments again. A path
 that gains less than one microsecond is not worth its code. The calls run on the simulator of cuDNN,
-whose time is in both columns, or on NumPy arrays; no GPU is needed. Both ways take turns, and the
-minimum of all turns is shown, in microseconds of wall time. ``--record`` writes the table to
-docs/verification.
+whose time is in both columns, or on NumPy arrays; no GPU is needed. PyTorch is, for the paths of
+its tensors. Both ways take turns, and the minimum of all turns is shown, in microseconds of wall
+time. ``--record`` writes the table to docs/verification.
 """
 
 from __future__ import annotations
@@ -20,18 +20,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+import torch
 from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # simulators/
+sys.path[:0] = str(ROOT), str(ROOT / "tests")  # simulators/, and the GPU that tests play
 
 from reference_cpu import processor  # noqa: E402
+from simulated.gpu_tensors import all_tensors_on_gpu, played_gpu  # noqa: E402
 
 import dnnffi  # noqa: E402
+import dnnffi.torch  # noqa: E402
 from dnnffi import files  # noqa: E402
+from dnnffi.backends.cudnn.rnn_executor import CudnnRNNExecutor  # noqa: E402
 from dnnffi.cli.machine import machine  # noqa: E402
 from dnnffi.cli.sources import source_lines  # noqa: E402
 from dnnffi.convolution.backend import on_host  # noqa: E402
+from dnnffi.torch import network  # noqa: E402
+from dnnffi.torch.tensors import Allocation, TensorAllocator  # noqa: E402
 from simulators.cudnn import build  # noqa: E402
 from simulators.cudnn.library import open_simulator  # noqa: E402
 
@@ -75,6 +82,39 @@ def network_paths(backend: str, array: MakeArray) -> Iterator[FastPath]:
     for what, call in (("inference", infer), ("training", train)):
         call()
         yield FastPath(f"{backend}: weights know the network, {what}", call, unknown)
+
+
+def tensor_paths(simulator: Any) -> Iterator[FastPath]:
+    """Yield the fast paths of a network on tensors, which say that they are on a GPU.
+
+    The library is not called: the simulator would have to know each tensor's memory.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        played_gpu(simulator, patch),
+        all_tensors_on_gpu(patch),
+    ):
+        allocation = Allocation(TensorAllocator(torch.device("cpu", 0)), lambda: 0)
+        patch.setattr(network, "allocation_on", lambda device: allocation)
+        for name in ("forward", "backward"):
+            patch.setattr(CudnnRNNExecutor, name, lambda self, *arguments: None)
+        weights = torch.zeros(dnnffi.weight_layout(SPEC, "cudnn").size, requires_grad=True)
+        x = torch.zeros(STEPS, BATCH, SPEC.input_size)
+        dy = torch.zeros(STEPS, BATCH, SPEC.hidden_size)
+        hx = torch.zeros(1, BATCH, SPEC.hidden_size), torch.zeros(1, BATCH, SPEC.hidden_size)
+
+        def forward() -> Any:
+            return dnnffi.torch.lstm(x, hx, weights, spec=SPEC, options=OPTIONS)[0]
+
+        def train() -> None:
+            torch.autograd.grad(forward(), weights, dy)
+
+        def unknown() -> AbstractContextManager[Any]:
+            return replaced(network, run_known=lambda *given, **keywords: None)
+
+        for what, call in (("inference", torch.no_grad()(forward)), ("training", train)):
+            call()
+            yield FastPath(f"cudnn: tensors of a known network, {what}", call, unknown)
 
 
 def plan_path(array: MakeArray) -> FastPath:
@@ -172,19 +212,16 @@ def gain(path: FastPath) -> tuple[float, float]:
     return best[0], best[1]
 
 
-@contextmanager
-def all_paths() -> Iterator[Iterator[FastPath]]:
-    """Provide the fast paths of networks and convolutions, one after the other."""
+def all_paths() -> Iterator[FastPath]:
+    """Yield the fast paths of networks and convolutions."""
     with open_simulator(build.build()) as simulator:
-
-        def paths() -> Iterator[FastPath]:
-            yield from network_paths("cudnn", simulator.asarray)
-            yield plan_path(simulator.asarray)
-            yield from convolution_paths("cudnn", simulator.asarray, lambda: simulator.conv.plans)
-            yield from network_paths("reference", np.asarray)
-            yield from convolution_paths("reference", np.asarray, lambda: on_host.plans)
-
-        yield paths()
+        yield from network_paths("cudnn", simulator.asarray)
+        yield plan_path(simulator.asarray)
+        yield from convolution_paths("cudnn", simulator.asarray, lambda: simulator.conv.plans)
+        yield from network_paths("reference", np.asarray)
+        yield from convolution_paths("reference", np.asarray, lambda: on_host.plans)
+    with open_simulator(build.build()) as simulator:
+        yield from tensor_paths(simulator)
 
 
 def table_lines() -> Iterator[str]:
@@ -194,8 +231,8 @@ def table_lines() -> Iterator[str]:
     yield f"{processor()}, one thread"
     yield ""
     yield f"{'microseconds':52}{'with':>8}{'without':>9}{'gain':>8}"
-    with all_paths() as paths, threadpool_limits(1):
-        for path in paths:
+    with threadpool_limits(1):
+        for path in all_paths():
             fast, slow = gain(path)
             yield f"{path.name:52}{fast:8.1f}{slow:9.1f}{slow - fast:8.1f}"
 

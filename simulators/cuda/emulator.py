@@ -208,15 +208,24 @@ class EmulatedMemory(SimulatedMemory):
         return self.array(np.ascontiguousarray(values))
 
 
+_OF_KERNELS = "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"
+
+
+def emulate_kernels(patch, memory, kernels):
+    """Run the kernels of a memory, which is on the host, by those of an `EmulatedMemory`."""
+    for name in _OF_KERNELS:
+        patch.setattr(memory, name, getattr(kernels, name), raising=False)
+    patch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
+
+
 @contextmanager
 def emulating(simulator, cublas):
     """Run our kernels on the memory of cuDNN's stand-in, with ``cublas`` for their products."""
     kernels = EmulatedMemory(room=6)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_allocate", "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"):
-            patch.setattr(simulator.memory, name, getattr(kernels, name), raising=False)
+        emulate_kernels(patch, simulator.memory, kernels)
+        patch.setattr(simulator.memory, "_allocate", kernels._allocate, raising=False)
         patch.setattr(simulator.memory, "constant", simulator.memory.array, raising=False)
-        patch.setattr(simulator.memory, "architecture", lambda device: Architecture(9, 0, 6))
         patch.setattr(library, "load", lambda: cublas)
         yield
         simulator.forget_plans()

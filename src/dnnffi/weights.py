@@ -59,8 +59,8 @@ class RNNWeights(Generic[ArrayT]):
     """
 
     # `dnnffi.rnn` reads attributes with an underscore too: the buffer as executors take it, the
-    # networks that calls with these weights have checked, and what backends with devices of their
-    # own keep of them.
+    # networks that calls with these weights have checked (those of `dnnffi.torch`, with any weights
+    # of the same sizes), and what backends with devices of their own keep of them.
     __slots__ = ("_arrays", "_buffer", "_networks", "_packed", "layout", "spec")
 
     def __init__(

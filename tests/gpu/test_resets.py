@@ -154,23 +154,26 @@ def test_what_the_kernels_lack_is_refused_by_name():
         )
 
 
-def test_tensors_of_pytorch_and_their_gradients():
-    """Use one row of reset_to for all rows, so that autograd sums its gradients."""
+@pytest.mark.parametrize("rows", [1, 9])
+def test_tensors_of_pytorch_and_their_gradients(rows):
+    """Autograd sums the gradients of one row of reset_to for all rows."""
     torch = pytest.importorskip("torch")
     import dnnffi.torch
 
     torch.manual_seed(0)
     module = dnnffi.torch.LSTM(12, 40, num_layers=2, bidirectional=True)
-    found = {}
+    found = []
     x, dy = torch.randn(30, 9, 12), torch.randn(30, 9, 80)
-    resets, reset_to = torch.rand(30, 9) < 0.2, [torch.randn(4, 1, 40) for _ in range(2)]
-    for device in ("cpu", "cuda"):
+    resets, reset_to = torch.rand(30, 9) < 0.2, [torch.randn(4, rows, 40) for _ in range(2)]
+    for device in ("cpu", "cuda", "cuda"):  # at last the network is known
         on = module.to(device)
         given = [one.detach().to(device).requires_grad_() for one in (x, *reset_to)]
         y, _ = on(given[0], resets=resets, reset_to=tuple(given[1:]))
         wanted = [*given, *on.parameters()]
-        found[device] = [y, *torch.autograd.grad(y, wanted, dy.to(device))]
-    for one, other in zip(found["cuda"], found["cpu"], strict=True):
-        assert one.shape == other.shape
-        error = (one.detach().cpu() - other.detach()).norm() / other.detach().norm()
-        assert error <= 4e-3
+        found.append([y, *torch.autograd.grad(y, wanted, dy.to(device))])
+    expected, *of_gpu = found
+    for results in of_gpu:
+        for one, other in zip(results, expected, strict=True):
+            assert one.shape == other.shape
+            error = (one.detach().cpu() - other.detach()).norm() / other.detach().norm()
+            assert error <= 4e-3

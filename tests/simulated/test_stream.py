@@ -57,6 +57,20 @@ def test_steps_in_a_loop_are_tuned_and_replayed_and_stay_right(simulator):
         assert launches(simulator) > 0
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "standard"])
+def test_a_step_that_is_not_tuned_allocates_nothing_for_the_same_array(simulator, algorithm):
+    options = {"algorithm": algorithm, "tune": "off"}
+    stream, _ = stream_on(simulator, options=options)
+    x = simulator.asarray(np.zeros((BATCH, LSTM.input_size)))
+    out = simulator.asarray(np.zeros((BATCH, LSTM.output_size)))
+    with stream:
+        for _ in range(2):
+            stream.run(x, out=out)
+        before = simulator.memory.allocations
+        stream.run(x, out=out)
+        assert simulator.memory.allocations == before
+
+
 @pytest.mark.parametrize("rows", [None, (2, 0)])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_a_tuned_step_into_the_same_array_is_one_launch_and_allocates_nothing(

@@ -125,7 +125,7 @@ RECORDS = {
         "own_costs.json": (),  # what is fitted to it only decides what is measured
         "own_steps.json": (*_NETWORKS, "bench"),
         "own_stress.json": _NETWORKS,
-        "fast_paths.txt": (*_NETWORKS, *_CONVOLUTIONS, "reference"),
+        "fast_paths.txt": (*_NETWORKS, *_CONVOLUTIONS, "reference", "torch"),
         "reference_calls.txt": (*_RNN, *_CONVOLUTION, "reference"),
         "reference_cpu.txt": (*_RNN, "reference"),
         "reference_threads.txt": (),  # products of NumPy

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 from dnnffi.device.arrays import as_array, instead_of, to_host
-from dnnffi.device.external.array import known_array
+from dnnffi.device.external.array import DeviceArray, known_array
 from dnnffi.device.external.host import HOST, external_array
 from dnnffi.device.external.use import checked_use, thread
 from dnnffi.device.interface import AnyArray
@@ -86,20 +86,21 @@ def run(
     if resets is not None or reset_to is not None or call[1] is not None:
         rows = row_arrays(call[1], resets, reset_to)
     if weights.__class__ is RNNWeights:
-        signature = _signed(call[0], options, dropout, found is not None, rows)
+        signature = signature_of(call[0], options, dropout, found is not None, rows)
         known = None if signature is None else weights._networks.get(signature)
-        if known is not None and known.buffer is weights._buffer:
+        if known is not None:
             call = _with_lengths_read(call, rows)
-            native = known.native if found is None else known_array(known.buffer)
+            native = known.native if known.is_on_host else weights._buffer
+            if found is not None:
+                native = known_array(native)
             if found is None or found is known.backend:
-                watched = found is not None
-                done = _run_known(x, hx, weights, native, known, call, None, watched, rows)
+                done = _run_known(x, hx, weights, native, known, call, None, rows)
                 if done is not None:
                     return done
     return _run_checked(x, hx, weights, call, options, dropout, found, signature, rows)
 
 
-def _signed(
+def signature_of(
     network: NetworkRequest,
     options: object,
     dropout: Dropout,
@@ -163,14 +164,12 @@ def _run_known(
     known: KnownNetwork | KnownReference,
     call: Request,
     embedding: Embedding | None = None,
-    is_watched: bool = False,
     rows: RowArrays | None = None,
 ) -> tuple[Any, ...] | None:
     """`run` of a network that is known; None where the arrays have to be looked at closely.
 
     ``native`` is the weights as the backend's plans take them, None if they have to be looked at
-    closely. ``embedding`` is for the context of the call; ``is_watched``, of arrays that are
-    `DeviceArray`, as in `run_embedded`.
+    closely. ``embedding`` is for the context of the call.
     """
     backend = known.backend
     if x.__class__ is not known.ndarray or known.generation != backend.generation:
@@ -207,7 +206,7 @@ def _run_known(
     given = x, h_0, c_0, weights, resets
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
     read = unchanged.NOTHING
-    if is_watched:
+    if known.ndarray is DeviceArray:  # others are not those of PyTorch
         read = unchanged.Read.of_used(arrays, native, results[0])
     if embedding is None or known.is_on_host:  # the latter has no call with an allocator
         return (*results, RNNContext(arrays, plan, saved, read))
@@ -286,7 +285,7 @@ def _run_checked(
         validate.check_forward(arrays, plan.problem, results)
     elif signature is not None:
         if isinstance(found, DeviceRNNBackend):
-            network = KnownNetwork(found, plan.finder.network, asked, weights._buffer)
+            network = KnownNetwork(found, plan.finder.network, asked)
             _remember(weights, signature, network)
         elif not has_allocator and KnownReference.can_know(found, weights):
             _remember(weights, signature, KnownReference(found, asked, weights))
@@ -344,44 +343,20 @@ def _run_embedded(
     reset_to: Any,
 ) -> tuple[Any, ...]:
     """`run` on arrays of another library; the results are objects of the user's allocator."""
-    rest = dict(options)
-    embedding = take_embedding(rest)
-    of_rows = {"resets": resets, "reset_to": reset_to}
-    return run_embedded(x, hx, weights, call, rest, dropout, embedding, **of_rows)
-
-
-def run_embedded(
-    x: Any,
-    hx: Any,
-    weights: Any,
-    call: Request,
-    options: object,
-    dropout: Dropout,
-    embedding: Embedding,
-    *,
-    is_watched: bool = True,
-    resets: Any = None,
-    reset_to: Any = None,
-) -> tuple[Any, ...]:
-    """Return (y, h_n, c_n, context) of a call with an allocator, whose objects the results are.
-
-    ``options`` are the others. ``is_watched`` is whether the backward pass of a known call notices
-    a write to a tensor of PyTorch; dnnffi.torch leaves that to autograd.
-    """
+    options = dict(options)
+    embedding = take_embedding(options)
     before = thread.use
     try:
         thread.use = checked_use(*embedding)
         rows = row_arrays(call[1], resets, reset_to)
         if weights.__class__ is RNNWeights:
-            signature = _signed(call[0], options or None, dropout, True, rows)
+            signature = signature_of(call[0], options or None, dropout, True, rows)
             known = None if signature is None else weights._networks.get(signature)
-            if known is not None and known.buffer is weights._buffer:
+            if known is not None:
                 of_call = _with_lengths_read(call, rows)
                 if rows is None or rows.lengths is None:
                     call = of_call
-                done = _run_known_embedded(
-                    x, hx, weights, known, of_call, embedding, is_watched, rows
-                )
+                done = _run_known_embedded(x, hx, weights, known, of_call, embedding, rows)
                 if done is not None:
                     y, h_n, c_n, context = done
                     return unwrap(y), unwrap(h_n), unwrap(c_n), context
@@ -419,12 +394,11 @@ def _run_known_embedded(
     known: KnownNetwork,
     call: Request,
     embedding: Embedding,
-    is_watched: bool,
     rows: RowArrays | None,
 ) -> tuple[Any, ...] | None:
     """`_run_known` on arrays that are read without a protocol; None where they are not."""
     # The buffer may be an array of CuPy, over a tensor: it is read on this stream or not at all.
-    x, native = known_array(x), known_array(known.buffer)
+    x, native = known_array(x), known_array(weights._buffer)
     if x is None or x.kind != known.backend.library.kind:
         return None
     if hx is not None:
@@ -437,7 +411,7 @@ def _run_known_embedded(
         if any(found is None and given is not None for given, found in pairs):
             return None
         rows = known_rows
-    return _run_known(x, hx, weights, native, known, call, embedding, is_watched, rows)
+    return _run_known(x, hx, weights, native, known, call, embedding, rows)
 
 
 def _known_states(states: Any) -> Any:

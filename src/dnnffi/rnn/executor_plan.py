@@ -11,6 +11,7 @@ from weakref import ref
 import numpy as np
 
 from dnnffi.backends.rnn_interface import (
+    AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
@@ -21,18 +22,24 @@ from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.resets import FLAG_DTYPES, Resets
-from dnnffi.rnn.route import RouteFinder
+from dnnffi.rnn.route import Route, RouteFinder
 from dnnffi.rnn.tuning import RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
 # By the class of tuples itself: a named tuple's own constructor is a function of Python.
-_forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(
-    tuple.__new__, ForwardAddresses
+forward_at: Callable[[tuple[int, ...]], ForwardAddresses] = partial(tuple.__new__, ForwardAddresses)
+"""Makes `ForwardAddresses` of a tuple."""
+
+_backward_data_at: Callable[[tuple[int, ...]], BackwardDataAddresses] = partial(
+    tuple.__new__, BackwardDataAddresses
+)
+_backward_weights_at: Callable[[tuple[int, ...]], BackwardWeightsAddresses] = partial(
+    tuple.__new__, BackwardWeightsAddresses
 )
 
 _FLAGS = tuple(map(np.dtype, FLAG_DTYPES))
 _INT32 = (np.dtype("int32"),)
-_WITHOUT_RESETS = 0, 0, 0, 1
+WITHOUT_RESETS = 0, 0, 0, 1
 """The addresses of a call without resets: flags, h, c and their rows."""
 
 _NO_GRAPHS: Mapping[ForwardAddresses, Graph] = MappingProxyType({})
@@ -249,12 +256,7 @@ class ExecutorPlan:
         if parts.current_device() != self.device:
             with self.memory.use(self.device):
                 return self.forward(x, h_0, c_0, weights, weights_at, resets, lengths)
-        finder = self.finder
-        if finder.is_pending:
-            finder.advance()
-        elif finder.version != finder.network.version:
-            finder.update()
-        route = finder.route
+        route = self.next_route()
         if weights_at is None:
             if weights.size == self._weight_size and self.takes(weights, weights.shape):
                 weights_at = weights.data.ptr
@@ -265,12 +267,10 @@ class ExecutorPlan:
         reserve = parts.empty((route.reserve_bytes,), parts.byte) if self._training else None
         y = parts.empty(self.y_shape, parts.dtype)
         h_n, c_n = self.states()
-        taken = None
-        if captured or (route.replayed is None and not route.direct.keeps_workspace):
-            workspace = parts.empty((route.workspace_bytes,), parts.byte)
-        else:
-            workspace = taken = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
-        at = _forward_at(
+        executor, at = self.launch_forward(
+            route,
+            stream,
+            captured,
             (
                 x.data.ptr,
                 y.data.ptr,
@@ -279,20 +279,58 @@ class ExecutorPlan:
                 0 if c_0 is None else c_0.data.ptr,
                 0 if c_n is None else c_n.data.ptr,
                 weights_at,
-                workspace.data.ptr,
+            ),
+            (
                 0 if reserve is None else reserve.data.ptr,
-                *(_WITHOUT_RESETS if resets is None else resets.addresses),
+                *(WITHOUT_RESETS if resets is None else resets.addresses),
                 0 if lengths is None else lengths.data.ptr,
-            )
+            ),
         )
+        if reserve is None:
+            return y, h_n, c_n, None
+        context = Context(executor, at.reserve, reserve, Phase.FORWARD)
+        kept = (x, h_0, c_0, weights, y, *(resets or ()))
+        return y, h_n, c_n, SavedForward(kept, at, context)
+
+    def next_route(self) -> Route:
+        """Return the route of a call that begins, on the plan's device; it may be measured now."""
+        finder = self.finder
+        if finder.is_pending:
+            finder.advance()
+        elif finder.version != finder.network.version:
+            finder.update()
+        return finder.route
+
+    def launch_forward(
+        self,
+        route: Route,
+        stream: Stream,
+        captured: bool,
+        before: tuple[int, ...],
+        after: tuple[int, ...],
+        *,
+        keeps_workspace: bool = False,
+    ) -> tuple[AddressExecutor, ForwardAddresses]:
+        """Run a forward pass on checked addresses, on the plan's device, which is current.
+
+        Returns the executor that ran, which has to run the backward pass, and all addresses.
+        ``before`` and ``after`` are the `ForwardAddresses` before and after the workspace.
+        ``captured`` is whether the caller captures ``stream``. With ``keeps_workspace`` a call
+        that is not captured allocates nothing.
+        """
+        parts = self.parts
+        taken = None
+        keeps_workspace = keeps_workspace or route.direct.keeps_workspace
+        if captured or (route.replayed is None and not keeps_workspace):
+            workspace = parts.empty((route.workspace_bytes,), parts.byte)
+        else:
+            workspace = taken = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
+        at = forward_at((*before, workspace.data.ptr, *after))
         executor = route.direct
         try:
             if route.replayed is None and not captured:
-                if executor.generator is None:
-                    executor.forward(parts.launch(stream), at)
-                else:
-                    run_forward(executor, parts.launch(stream), at)
-            elif reserve is not None:
+                run_forward(executor, parts.launch(stream), at)
+            elif self._training:
                 executor = self.operations.forward(route, at, stream, captured)
             else:
                 graph = None if captured else self._forward_graphs.get(at)
@@ -303,41 +341,7 @@ class ExecutorPlan:
         finally:
             if taken is not None:
                 parts.give_back_workspace(self.device, stream.ptr, taken)
-        if reserve is None:
-            return y, h_n, c_n, None
-        context = Context(executor, at.reserve, reserve, Phase.FORWARD)
-        kept = (x, h_0, c_0, weights, y, *(resets or ()))
-        return y, h_n, c_n, SavedForward(kept, at, context)
-
-    def forward_into(
-        self, x: int, y: int, h: tuple[int, int], c: tuple[int, int], weights: int
-    ) -> None:
-        """Run inference on addresses that were checked, on the plan's device.
-
-        ``h`` is h_0 and h_n; ``c`` is c_0 and c_n, 0 without a cell. Not for a stream that the
-        caller captures: the workspace is that of the stream.
-        """
-        parts = self.parts
-        finder = self.finder
-        if finder.is_pending:
-            finder.advance()
-        elif finder.version != finder.network.version:
-            finder.update()
-        route = finder.route
-        stream = parts.current_stream()
-        workspace = parts.take_workspace(self.device, stream.ptr, route.workspace_bytes)
-        try:
-            at = _forward_at((x, y, *h, *c, weights, workspace.data.ptr, 0, *_WITHOUT_RESETS, 0))
-            if route.replayed is None:
-                route.direct.forward(parts.launch(stream), at)
-                return
-            graph = self._forward_graphs.get(at)
-            if graph is None or graph.executor is not route.replayed:
-                self.operations.forward(route, at, stream, captured=False)
-            else:
-                graph.launch(stream)
-        finally:
-            parts.give_back_workspace(self.device, stream.ptr, workspace)
+        return executor, at
 
     def backward(
         self,
@@ -360,19 +364,49 @@ class ExecutorPlan:
                 return self.backward(
                     saved, dy, dh_n, dc_n, weights_needed=weights_needed, retain=retain
                 )
-        stream = parts.current_stream()
-        captured = self.is_captured(stream)
-        context = self._copied(saved.context, stream) if retain else saved.context
-        executor = context.executor
+        at = saved.at
+        context = self.copied(saved.context) if retain else saved.context
         if dy is None:
             dy = self.memory.zeros(self.y_shape, parts.dtype)
         dx = parts.empty(self.x_shape, parts.dtype)
-        at = saved.at
         dh_0, dc_0 = self.states() if at.h_0 else (None, None)
         of_resets = self.states() if at.reset_h else None
         # All memory before the first call: if there is too little, the context can be used again.
-        dweights = parts.empty((executor.weight_size,), parts.dtype) if weights_needed else None
-        route = self.finder.route
+        weight_shape = (context.executor.weight_size,)
+        dweights = parts.empty(weight_shape, parts.dtype) if weights_needed else None
+        self.launch_backward(
+            context,
+            at,
+            (
+                dy.data.ptr,
+                0 if dh_n is None else dh_n.data.ptr,
+                0 if dc_n is None else dc_n.data.ptr,
+                dx.data.ptr,
+                0 if dh_0 is None else dh_0.data.ptr,
+                0 if dc_0 is None else dc_0.data.ptr,
+            ),
+            0 if dweights is None else dweights.data.ptr,
+            (0, 0) if of_resets is None else tuple(map(_address, of_resets)),
+        )
+        return dx, dh_0, dc_0, dweights, of_resets
+
+    def launch_backward(
+        self,
+        context: Context,
+        at: ForwardAddresses,
+        gradients: tuple[int, ...],
+        dweights: int,
+        of_resets: tuple[int, ...],
+    ) -> None:
+        """Run the backward pass of the forward pass ``at``, as `launch_forward` runs that.
+
+        ``gradients`` are those of y, h_n, c_n, x, h_0 and c_0; ``dweights``, if not 0, is that of
+        the weights, ``of_resets`` those of the states that replaced others.
+        """
+        parts = self.parts
+        stream = parts.current_stream()
+        captured = self.is_captured(stream)
+        executor, route = context.executor, self.finder.route
         taken = None
         is_direct = executor is not route.replayed and not captured
         nbytes = executor.least_workspace_bytes
@@ -383,27 +417,12 @@ class ExecutorPlan:
             workspace = taken = parts.take_workspace(self.device, stream.ptr, nbytes)
         else:
             workspace = parts.empty((nbytes,), parts.byte)
-        data = BackwardDataAddresses(
-            at.y,
-            at.h_0,
-            at.c_0,
-            at.weights,
-            dy.data.ptr,
-            0 if dh_n is None else dh_n.data.ptr,
-            0 if dc_n is None else dc_n.data.ptr,
-            dx.data.ptr,
-            0 if dh_0 is None else dh_0.data.ptr,
-            0 if dc_0 is None else dc_0.data.ptr,
-            workspace.data.ptr,
-            context.reserve,
-            at.resets,
-            *((0, 0) if of_resets is None else map(_address, of_resets)),
-        )
+        work = workspace.data.ptr, context.reserve
+        read = at.y, at.h_0, at.c_0, at.weights
+        data = _backward_data_at((*read, *gradients, *work, at.resets, *of_resets))
         weights = None
-        if dweights is not None:
-            weights = BackwardWeightsAddresses(
-                at.x, at.h_0, at.y, dweights.data.ptr, workspace.data.ptr, context.reserve
-            )
+        if dweights:
+            weights = _backward_weights_at((at.x, at.h_0, at.y, dweights, *work))
         try:
             if is_direct:
                 run_backward(context, parts.launch(stream), data, weights)
@@ -412,12 +431,12 @@ class ExecutorPlan:
         finally:
             if taken is not None:
                 parts.give_back_workspace(self.device, stream.ptr, taken)
-        return dx, dh_0, dc_0, dweights, of_resets
 
-    def _copied(self, context: Context, stream: Stream) -> Context:
+    def copied(self, context: Context) -> Context:
         """Return the same on a copy of the reserve space, for a further backward pass."""
         context.check(Phase.FORWARD)
         reserve = self.parts.empty((context.owner.nbytes,), self.parts.byte)
+        stream = self.parts.current_stream()
         self.memory.copy(reserve.data.ptr, context.reserve, reserve.nbytes, stream)
         return Context(context.executor, reserve.data.ptr, reserve, Phase.FORWARD)
 

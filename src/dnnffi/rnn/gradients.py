@@ -219,26 +219,18 @@ class EmbeddedContext(RNNContext[Any]):
         self._embedding = embedding
         self._kind = kind
 
-    def backward(
-        self,
-        dy: ArrayT | None = None,
-        dhx: Any = None,
-        *,
-        need: Iterable[GradientName] = _ALL_GRADIENTS,
-        retain: bool = False,
-    ) -> Gradients[ArrayT]:
-        if "torch._dynamo" in sys.modules and is_compiling():
-            return uncompiled(EmbeddedContext.backward)(self, dy, dhx, need=need, retain=retain)
+    def _backward(
+        self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
+    ) -> Gradients[Any]:
         check_flag("retain", retain)
         before = thread.use
         try:
             thread.use = checked_use(*self._embedding)
             if self._kind == HOST:
                 return self._backward_on_host(dy, dhx, need, retain)
-            given: Any = None if dy is None else device_array("dy", dy, self._kind)
-            if dhx is not None:
-                dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
-            x, hx, weights, reset_to = super().backward(given, dhx, need=need, retain=retain)
+            dy = None if dy is None else device_array("dy", dy, self._kind)
+            dhx = wrapped(("dh_n", "dc_n"), dhx, self._kind)
+            x, hx, weights, reset_to = super()._backward(dy, dhx, need, retain)
         finally:
             thread.use = before
         hx, reset_to = (
@@ -247,35 +239,6 @@ class EmbeddedContext(RNNContext[Any]):
         )
         return Gradients(unwrap(x), hx, weights, reset_to)
 
-    def gradients(
-        self, dy: Any, dh_n: Any, dc_n: Any, *, weights_needed: bool, retain: bool
-    ) -> tuple[Any, Any, Any, Any, Any]:
-        """Return the gradients of x, h_0, c_0, the weights and reset_to, for dnnffi.torch.
-
-        As `backward`, of arrays in device memory that are read already. None stands for zeros,
-        and for the gradient of what was None. The gradient of an `RNNWeights` is its buffer, that
-        of reset_to a pair.
-        """
-        call, plan = self._call, self._plan
-        before = thread.use
-        try:
-            thread.use = checked_use(*self._embedding)
-            dy = call.optional("dy", dy, plan.y_shape)
-            if dh_n is not None or dc_n is not None:
-                dh_n = call.optional("dh_n", dh_n, plan.h_shape)
-                dc_n = call.optional("dc_n", dc_n, plan.c_shape)
-            found = self._spend(dy, dh_n, dc_n, weights_needed, retain)
-            dx, dh_0, dc_0, dweights, of_resets = found
-            if dweights is not None and call.weights.__class__ is not RNNWeights:
-                dweights = call.weight_gradient(dweights)
-        finally:
-            thread.use = before
-        dweights = dweights if dweights.__class__ is list else unwrap(dweights)
-        of_resets = of_resets and tuple(map(unwrap, of_resets))
-        if call.h_0 is None:
-            return unwrap(dx), None, None, dweights, of_resets
-        return unwrap(dx), unwrap(dh_0), unwrap(dc_0), dweights, of_resets
-
     def _backward_on_host(
         self, dy: Any, dhx: Any, need: Iterable[GradientName], retain: bool
     ) -> Gradients[Any]:
@@ -283,7 +246,7 @@ class EmbeddedContext(RNNContext[Any]):
         dy = wrapped(("dy",), dy, HOST)
         dhx = wrapped(("dh_n", "dc_n"), dhx, HOST)
         saved = self._saved
-        found = super().backward(dy, dhx, need=need, retain=True)
+        found = super()._backward(dy, dhx, need, True)
         found = Gradients(*map(_copied_to_user, found))
         if not retain:
             saved.take(Phase.FORWARD)

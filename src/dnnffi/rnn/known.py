@@ -21,26 +21,24 @@ from dnnffi.rnn.network import Network
 from dnnffi.rnn.reference_plan import ReferenceRNNPlan
 from dnnffi.weights import RNNWeights
 
-MAX_NETWORKS = 8
-"""Networks that the same weights know before they forget all."""
+MAX_NETWORKS = 64
+"""Networks that weights know before they forget all.
+
+Those of `dnnffi.torch` share what they know with all of the same sizes.
+"""
 
 
 class KnownNetwork:
-    """A network that a call has checked: what it ``asked``, and the ``buffer`` of its weights."""
+    """A network that a call has checked, with arrays of a device, and what it ``asked``."""
 
-    __slots__ = (
-        *("_network", "asked", "backend", "buffer"),
-        *("find", "generation", "native", "ndarray"),
-    )
+    __slots__ = ("_network", "asked", "backend", "find", "generation", "ndarray")
 
     is_on_host: Literal[False] = False
     """Whether plans compute on NumPy arrays."""
 
-    def __init__(
-        self, backend: DeviceRNNBackend, network: Network, asked: CallSettings, buffer: Any
-    ) -> None:
-        self.backend, self.asked, self.buffer = backend, asked, buffer
-        self.ndarray, self.native = backend.ndarray, buffer
+    def __init__(self, backend: DeviceRNNBackend, network: Network, asked: CallSettings) -> None:
+        self.backend, self.asked = backend, asked
+        self.ndarray = backend.ndarray
         self.generation = backend.generation
         """`RNNBackend.generation` when the network was checked."""
         self._network = ref(network)  # of the backend, which may drop it
@@ -73,10 +71,10 @@ class KnownNetwork:
 class KnownReference:
     """A network that a call on NumPy arrays has checked, as `KnownNetwork`.
 
-    ``native`` is the weights as plans of the reference take them: views of ``buffer``.
+    ``native`` is the weights as plans of the reference take them.
     """
 
-    __slots__ = ("asked", "backend", "buffer", "find", "generation", "native")
+    __slots__ = ("asked", "backend", "find", "generation", "native")
 
     ndarray = np.ndarray
     is_on_host: Literal[True] = True
@@ -91,7 +89,7 @@ class KnownReference:
         )
 
     def __init__(self, backend: RNNBackend, asked: CallSettings, weights: RNNWeights) -> None:
-        self.backend, self.asked, self.buffer = backend, asked, weights._buffer
+        self.backend, self.asked = backend, asked
         self.generation = backend.generation
         self.native = grouped(weights.spec, weights.arrays())
         self.find: Callable[[PlanKey], Any | None] = backend.plans.find

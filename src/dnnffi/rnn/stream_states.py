@@ -20,7 +20,7 @@ from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn import functions
 from dnnffi.rnn.backend import DeviceRNNBackend, RNNBackend
 from dnnffi.rnn.call import CallArrays
-from dnnffi.rnn.executor_plan import ExecutorPlan
+from dnnffi.rnn.executor_plan import WITHOUT_RESETS, ExecutorPlan
 from dnnffi.rnn.packed import PackedRNN
 from dnnffi.spec.options import DEFAULTS, RNNOptions
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
@@ -178,8 +178,11 @@ class DeviceStates:
                     self._checked.add(identities, (x, out), known)
         pair = self._home if rows is None and self._rows is None else self._buffers_of(rows)
         (h_0, c_0), (h_n, c_n) = pair.current, pair.next
-        self._check_capture(parts.current_stream())
-        plan.forward_into(known.x, known.y, (h_0, h_n), (c_0, c_n), self._weights_at)
+        stream = parts.current_stream()
+        self._check_capture(stream)
+        arrays = known.x, known.y, h_0, h_n, c_0, c_n, self._weights_at
+        rest = 0, *WITHOUT_RESETS, 0
+        plan.launch_forward(plan.next_route(), stream, False, arrays, rest, keeps_workspace=True)
         pair.flip()
         self._is_newer = pair is not self._home
         return y

@@ -43,12 +43,13 @@ class _FirstDerivative(torch.autograd.Function):  # type: ignore[misc]
         )
 
 
-def has_tangents(tensors: Sequence[Tensor]) -> bool:
+def has_tangents(tensors: Sequence[Tensor | None]) -> bool:
     """Whether one of the tensors carries a tangent of forward-mode differentiation."""
     forward_ad = torch.autograd.forward_ad
     if forward_ad._current_level < 0:
         return False
-    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+    given = (tensor for tensor in tensors if tensor is not None)
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in given)
 
 
 def runs_in_backward() -> bool:

@@ -45,9 +45,9 @@ def lstm(
         one direction without a projection
     retain : keep what the backward pass spends, so that autograd can run it again, at the cost of a
         copy of the reserve space; None for as ``retain_graph`` of the backward pass asks
-    keywords : those of `dnnffi.lstm_forward`; lengths and batch_sizes may be tensors, of which one
-        on a GPU is copied to the host; resets is a tensor on the device of x or on the host, and
-        reset_to gets gradients like hx
+    keywords : those of `dnnffi.lstm_forward`; lengths and batch_sizes may be tensors: lengths on
+        the GPU of x stay there, all others are copied to the host; resets is a tensor on the
+        device of x or on the host, and reset_to gets gradients like hx
 
     Raises
     ------

@@ -14,24 +14,25 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
 from dnnffi.rnn import functions as core
-from dnnffi.rnn.call_path import run_embedded
 from dnnffi.rnn.resets import RESET_NAMES, check_given
+from dnnffi.rnn.row_arrays import is_on_device
 from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
-from dnnffi.spec.problem import check_dropout
 from dnnffi.spec.rnn import RNNSpec
+from dnnffi.spec.sequences import as_integers
 from dnnffi.torch.autograd import (
     has_tangents,
     keeps_graph,
     recorded,
     runs_in_backward,
 )
+from dnnffi.torch.known import GRADIENT_NAMES, TensorContext, run_known
 from dnnffi.torch.tensors import (
-    Allocation,
     allocation_on,
     as_array,
     as_tensor,
     check_tensor,
+    int32_array,
     on_device,
 )
 from dnnffi.torch.weights import (
@@ -124,11 +125,7 @@ def run(
             tensors = [_cast(one, computed) for one in tensors]
     dropout = 0.0
     if keywords:
-        lengths: Any = keywords.get("lengths")
-        if isinstance(lengths, Tensor):
-            keywords["lengths"] = _lengths(lengths, x)
-        if isinstance(keywords.get("batch_sizes"), Tensor):
-            keywords["batch_sizes"] = keywords["batch_sizes"].tolist()  # type: ignore[union-attr]
+        _read_sizes(keywords, x)
         dropout = keywords.get("dropout", 0.0)
     if dropout and runs_in_backward():
         raise UnsupportedError(
@@ -163,61 +160,33 @@ def _call_core(
     resets: Tensor | None,
     weights: Sequence[Tensor],
 ) -> tuple[tuple[Any, ...], Any]:
-    """Return the results of the core as tensors, and the context of a training forward pass."""
+    """Return the results as tensors, and the context of a training forward pass.
+
+    That is a `TensorContext` where the network is known, else one of the core.
+    """
+    native, options = None, keywords.get("options")
+    if x.is_cuda and (options is None or (isinstance(options, dict) and not embeds(options))):
+        allocation, native = allocation_on(x.get_device()), form.native(weights, x)
+        # Autograd watches the tensors that it saves; those of a constant are none of them.
+        if isinstance(native, RNNWeights) and not (training and isinstance(form, ConstantForm)):
+            given = x, states, resets, native
+            done = run_known(mode, training, allocation, *given, **keywords)
+            if done is not None:
+                return done
+        keywords = {**keywords, "options": {**allocation._asdict(), **(options or {})}}
     if resets is not None:
         count = len(states) // 2
         states, replacing = states[:count], states[count:]
         reset_to = _hx(replacing, x, RESET_NAMES)
         keywords = {**keywords, "resets": as_array("resets", resets, x), "reset_to": reset_to}
-    arrays = as_array("x", x, x), _hx(states, x, _STATE_NAMES), form.native(weights, x)
-    options = keywords.get("options")
-    if x.is_cuda:
-        allocation = allocation_on(x.get_device())
-        if not (
-            embeds(options) or keywords.get("dropout") or keywords.get("dropout_state") is not None
-        ):
-            # Autograd watches the tensors that it saves; those of a constant are none of them.
-            is_watched = isinstance(form, ConstantForm)
-            return _run_on_gpu(mode, training, allocation, is_watched, *arrays, **keywords)
-        keywords = {**keywords, "options": {**allocation._asdict(), **(options or {})}}
+    if isinstance(keywords.get("lengths"), Tensor):
+        keywords = {**keywords, "lengths": int32_array(keywords["lengths"])}
     function = getattr(core, f"{mode}_forward" if training else mode)
-    y, last, *context = function(*arrays, **keywords)
+    arrays = as_array("x", x, x), _hx(states, x, _STATE_NAMES)
+    native = form.native(weights, x) if native is None else native
+    y, last, *context = function(*arrays, native, **keywords)
     last = map(as_tensor, last) if isinstance(last, tuple) else (as_tensor(last),)
     return (as_tensor(y), *last), context[0] if training else None
-
-
-def _run_on_gpu(
-    mode: Any,
-    training: bool,
-    allocation: Allocation,
-    is_watched: bool,
-    x: Any,
-    hx: Any,
-    weights: Any,
-    /,
-    num_layers: int = 1,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    lengths: Any = None,
-    batch_sizes: Any = None,
-    resets: Any = None,
-    reset_to: Any = None,
-    dropout: float = 0.0,
-    dropout_state: None = None,
-    backend: BackendName | None = None,
-    options: RNNOptionsDict | None = None,
-) -> tuple[tuple[Any, ...], Any]:
-    """`_call_core` on a GPU, of a call that drops nothing and does not name an allocator."""
-    network = mode, training, num_layers, bidirectional, batch_first, backend
-    call = network, lengths, batch_sizes
-    drops = dropout if dropout.__class__ is float else check_dropout(dropout), dropout_state
-    y, h_n, c_n, context = run_embedded(
-        *(x, hx, weights, call, options, drops, allocation),
-        is_watched=is_watched,
-        resets=resets,
-        reset_to=reset_to,
-    )
-    return (y, h_n) if c_n is None else (y, h_n, c_n), context
 
 
 def _needed(
@@ -304,6 +273,22 @@ def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
     return flags, *states
 
 
+def _read_sizes(keywords: RNNKeywords, x: Tensor) -> None:
+    """Replace lengths and batch_sizes, of whatever kind, by tuples: an iterator is read only once.
+
+    Lengths on a GPU stay there.
+    """
+    lengths: Any = keywords.get("lengths")
+    if isinstance(lengths, Tensor):
+        lengths = keywords["lengths"] = _lengths(lengths, x)
+    if not (lengths is None or isinstance(lengths, Tensor) or is_on_device(lengths)):
+        keywords["lengths"] = as_integers("lengths", lengths)
+    sizes: Any = keywords.get("batch_sizes")
+    if sizes is not None:
+        sizes = sizes.tolist() if isinstance(sizes, Tensor) else sizes
+        keywords["batch_sizes"] = as_integers("batch_sizes", sizes)
+
+
 def _lengths(lengths: Tensor, x: Tensor) -> Any:
     """Return lengths as the core takes them: int32 on the GPU of x, else a list.
 
@@ -330,7 +315,12 @@ def _hx(states: Sequence[Tensor | None], x: Tensor, names: Sequence[str]) -> Any
 
 
 class _Network(torch.autograd.Function):  # type: ignore[misc]
-    """A training forward pass. Its context has what the core keeps; PyTorch saves the tensors."""
+    """A training forward pass.
+
+    PyTorch saves the tensors that the backward pass reads again, so that it notices a write to one
+    of them. It may free their memory, and give back equal tensors elsewhere. The weights are kept
+    here too, since the backward pass reads them where they were.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: _Call, x: Any, *tensors: Any) -> tuple[Any, ...]:
@@ -339,11 +329,10 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
         states, weights = tensors[:count], tensors[count:]
         results, context = _call_core(mode, True, form, keywords, x, states, resets, weights)
         y, *rest = results
-        if y.is_cuda:
+        if y.is_cuda and not isinstance(context, TensorContext):
             y = y.detach()  # the core's context has the other object, which would keep the context
-        ctx.call, ctx.context = call, context
-        # Saved for PyTorch too, so that it notices a write to one of them before backward.
-        ctx.save_for_backward(x, *tensors, y)
+        ctx.call, ctx.context, ctx.weights = call, context, weights
+        ctx.save_for_backward(x, y, *tensors, *(() if resets is None else (resets,)))
         ctx.set_materialize_grads(False)
         return y, *rest
 
@@ -363,23 +352,16 @@ def _gradients(
     Autograd ignores those of tensors that require none.
     """
     mode, form, _, retain, count, resets, need = call
-    x = saved[0]
-    dy = None if given[0] is None else as_array("dy", given[0], x)
-    dh_n = None if given[1] is None else as_array("dh_n", given[1], x)
-    dc_n = None if count == 1 or given[2] is None else as_array("dc_n", given[2], x)
     if retain is None:
         retain = keeps_graph()
     try:
-        if x.is_cuda:
-            dx, dh_0, dc_0, dweights, of_resets = context.gradients(
-                dy, dh_n, dc_n, weights_needed="weights" in need, retain=retain
-            )
+        x, y, *others = saved
+        if isinstance(context, TensorContext):
+            needed = "weights" in need
+            read = x, y, others[:count]
+            found = context.gradients(*read, given, weights_needed=needed, retain=retain)
         else:
-            dhx = dh_n if count == 1 else (dh_n, dc_n)
-            dx, dhx, dweights, of_resets = context._backward(dy, dhx, need, retain)
-            dh_0, dc_0 = dhx if isinstance(dhx, tuple) else (dhx, None)
-            if isinstance(dweights, RNNWeights):
-                dweights = dweights.flat
+            found = _gradients_of_core(context, x, given, need, retain)
     except ContextError:
         if not context.is_spent:
             raise
@@ -387,9 +369,32 @@ def _gradients(
             f"autograd runs the backward pass of this call for the second time, and the first "
             f"has used the reserve space: dnnffi.torch.{mode}(..., retain=True) keeps it"
         ) from None
-    states: tuple[Any, ...] = (as_tensor(dh_0), as_tensor(dc_0))[:count]
-    if resets is not None:
-        of_resets = of_resets if isinstance(of_resets, tuple) else (of_resets, None)
-        states += tuple(map(as_tensor, of_resets[:count]))
-    weights = saved[1 + len(states) : -1]
-    return as_tensor(dx), *states, *form.gradients(dweights, weights)
+    dx, states, dweights, of_resets = found
+    states = states[:count] if resets is None else (*states[:count], *of_resets[:count])
+    weights = others[len(states) : None if resets is None else -1]
+    return dx, *states, *form.gradients(dweights, weights)
+
+
+def _gradients_of_core(
+    context: Any,
+    x: Tensor,
+    given: Sequence[Tensor | None],
+    need: Sequence[GradientName],
+    retain: bool,
+) -> tuple[Any, Sequence[Any], Any, Sequence[Any]]:
+    """Return what `TensorContext.gradients` does, by the context of a function of the core."""
+    arrays = [
+        None if one is None else as_array(name, one, x)
+        for name, one in zip(GRADIENT_NAMES, given, strict=False)
+    ]
+    dhx = arrays[1] if len(arrays) == 2 else tuple(arrays[1:])
+    dx, dhx, dweights, of_resets = context._backward(arrays[0], dhx, need, retain)
+    if isinstance(dweights, RNNWeights):
+        dweights = dweights.flat
+    return as_tensor(dx), _tensors_of(dhx), dweights, _tensors_of(of_resets)
+
+
+def _tensors_of(states: Any) -> tuple[Tensor | None, Tensor | None]:
+    """Return a pair of tensors of a pair, an array or None."""
+    h, c = states if isinstance(states, tuple) else (states, None)
+    return as_tensor(h), as_tensor(c)

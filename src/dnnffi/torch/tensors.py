@@ -38,6 +38,7 @@ MAX_TEMPLATES = 256
 """Shapes that an allocator remembers."""
 
 _NAMES: dict[Any, str] = {**DTYPE_NAMES, torch.uint8: "uint8"}  # which a workspace has
+_INT32 = np.dtype("int32")
 _numpy_dtypes: dict[Any, np.dtype[Any]] = {}  # those used: bfloat16 needs a package
 _NO_CHANGE: AbstractContextManager[Any] = nullcontext()
 
@@ -92,6 +93,12 @@ def device_array(
     return DeviceArray(owner, *at, tuple(tensor.shape), dtype, strides=in_bytes)
 
 
+def int32_array(tensor: Tensor) -> DeviceArray:
+    """Return an array over a contiguous tensor of int32 on a GPU, which it keeps."""
+    at = KIND, tensor.get_device(), tensor.data_ptr()
+    return DeviceArray((tensor,), *at, tuple(tensor.shape), _INT32)
+
+
 def host_array(name: str, tensor: Tensor, *, strided: bool = False) -> np.ndarray[Any, Any]:
     """Return a NumPy array over the memory of a tensor on the host.
 
@@ -133,7 +140,7 @@ def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 class Allocation(NamedTuple):
     """PyTorch's allocator and current stream on a GPU, as `dnnffi.foreign.using` takes them."""
 
-    allocator: TrustedAllocator
+    allocator: TensorAllocator
     stream: Callable[[], int]
 
 
@@ -161,18 +168,22 @@ class TensorAllocator(TrustedAllocator):
         self, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
     ) -> DeviceArray:
         if strides is None:
-            template = self._templates.get((shape, dtype))
-            tensor = self._new(shape, dtype) if template is None else torch.empty_like(template)
+            tensor = self.tensor(shape, dtype)
         else:
             steps = _in_elements(strides, dtype.itemsize)
-            kind = self._dtype(dtype)
+            kind = self.dtype_of(dtype)
             tensor = torch.empty_strided(shape, steps, dtype=kind, device=self._device)
         at = KIND, self._index, tensor.data_ptr()
         return DeviceArray(tensor, *at, shape, dtype, strides=strides)
 
+    def tensor(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """Return a new contiguous tensor."""
+        template = self._templates.get((shape, dtype))
+        return self._new(shape, dtype) if template is None else torch.empty_like(template)
+
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Tensor:
         """Allocate a tensor without a template, and make one if its shape came before."""
-        key, kind, templates = (shape, dtype), self._dtype(dtype), self._templates
+        key, kind, templates = (shape, dtype), self.dtype_of(dtype), self._templates
         if key not in templates:
             templates[key] = None
             keep_newest(templates, MAX_TEMPLATES)
@@ -182,7 +193,8 @@ class TensorAllocator(TrustedAllocator):
             templates[key] = template
         return torch.empty(shape, dtype=kind, device=self._device)
 
-    def _dtype(self, dtype: np.dtype[Any]) -> torch.dtype:
+    def dtype_of(self, dtype: np.dtype[Any]) -> torch.dtype:
+        """Return PyTorch's dtype for one of NumPy."""
         found = self._dtypes.get(dtype)
         if found is None:
             found = self._dtypes[dtype] = getattr(torch, dtype.name)

@@ -33,6 +33,10 @@ MAX_LIST_FORMS = 256
 """Number of networks whose lists of weights are known by their shapes."""
 
 
+Networks = dict[int, dict[tuple[Any, ...], Any]]
+"""Networks that calls have checked, as an `RNNWeights` keeps them, by the number of a GPU."""
+
+
 class Form(Protocol):
     """The kind of weights of a call: converts its tensors for the core, and gradients back."""
 
@@ -59,14 +63,19 @@ class ConstantForm(NamedTuple):
 
 
 class FlatForm(NamedTuple):
-    """One flat tensor in a named layout."""
+    """One flat tensor in a named layout.
+
+    ``networks`` are those that calls have checked, by device, for all tensors of the form.
+    """
 
     layout: WeightLayout
+    networks: Networks
 
     def native(self, tensors: Sequence[Tensor], x: Tensor) -> RNNWeights[Any]:
         (flat,) = tensors
-        if flat.is_cuda and flat.is_contiguous() and flat.get_device() == x.get_device():
-            return _find_retained(flat, self.layout) or _retain(flat, flat, self.layout)
+        is_there = flat.is_cuda and flat.get_device() == x.get_device()
+        if is_there and flat.is_contiguous() and not flat.is_neg():
+            return _find_retained(flat, self.layout) or _retain(flat, flat, self)
         array: Any = as_array("weights", flat, x)
         return RNNWeights(array, self.layout.spec, backend=self.layout.name)
 
@@ -86,6 +95,7 @@ class ListForm(NamedTuple):
     strides : of each tensor, in elements
     offsets : of each tensor from the first one, in bytes
     order : indices of the tensors in the order of the buffer
+    networks : those that calls have checked, by device, for all lists of the form
     """
 
     layout: WeightLayout
@@ -95,6 +105,7 @@ class ListForm(NamedTuple):
     strides: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
     order: tuple[int, ...]
+    networks: Networks
 
     def is_one_buffer(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the tensors lie at the offsets of the layout from the first one on."""
@@ -134,10 +145,13 @@ class ListForm(NamedTuple):
             ordered = [tensors[index].detach() for index in self.order]
             flat = torch._C._nn.flatten_dense_tensors(ordered)
         elif retains:
-            return _retain(first, flat, self.layout)
+            return _retain(first, flat, self)
         if self.is_cast:
             flat = flat.to(getattr(torch, self.layout.spec.dtype))
-        return RNNWeights._of_result(as_array("weights", flat, x), self.layout)
+        made = RNNWeights._of_result(as_array("weights", flat, x), self.layout)
+        if x.is_cuda:
+            made._networks = _networks_on(x.get_device(), self)
+        return made
 
     def gradients(self, gradient: Any, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if gradient is None:
@@ -207,7 +221,7 @@ def _checked_list(tensors: list[Any]) -> list[Tensor]:
 def flat_form(spec: RNNSpec, layout: LayoutName | None, computed: torch.dtype | None) -> FlatForm:
     """Return the form of a flat tensor; ``computed`` is the dtype of autocast, or None."""
     name = layout_of_flat(spec, layout)
-    return FlatForm(weight_layout(spec if computed is None else in_dtype(spec, computed), name))
+    return FlatForm(weight_layout(spec if computed is None else in_dtype(spec, computed), name), {})
 
 
 def list_form(
@@ -260,6 +274,7 @@ def _list_form(
         strides=tuple((*block.shape[1:], 1) for block in blocks),
         offsets=tuple(block.offset * dtype.itemsize for block in blocks),
         order=tuple(sorted(range(len(blocks)), key=lambda index: blocks[index].offset)),
+        networks={},
     )
 
 
@@ -301,6 +316,15 @@ def _check_devices(tensors: Sequence[Tensor], x: Tensor) -> None:
             )
 
 
+def _networks_on(device: int, form: FlatForm | ListForm) -> dict[tuple[Any, ...], Any]:
+    """Return the networks that calls with weights of a form have checked on a GPU.
+
+    The next call with other tensors of the form need not check them again: with a copy of the
+    weights in the dtype of autocast, or with the weights of another layer of the same sizes.
+    """
+    return form.networks.setdefault(device, {})
+
+
 class _Retained(NamedTuple):
     """An `RNNWeights` over the memory from ``address`` on, where ``first`` begins."""
 
@@ -325,15 +349,17 @@ def _find_retained(first: Tensor, layout: WeightLayout) -> RNNWeights[Any] | Non
     return None
 
 
-def _retain(first: Tensor, flat: Tensor, layout: WeightLayout) -> RNNWeights[Any]:
+def _retain(first: Tensor, flat: Tensor, form: FlatForm | ListForm) -> RNNWeights[Any]:
     """Return an `RNNWeights` over a buffer on a GPU, for all calls with these tensors.
 
     It does not keep the memory: the tensors do in each call, and until the call's backward pass. So
     a module that moves its parameters elsewhere frees their memory.
     """
-    key = id(first)
+    key, layout = id(first), form.layout
     array: Any = device_array("weights", flat, None)
     weights = RNNWeights(array, layout.spec, backend=layout.name)
+    if not array.data.ptr % array.dtype.itemsize:  # else the core refuses them in each call
+        weights._networks = _networks_on(flat.get_device(), form)
     exists = ref(first, lambda _: _retained.pop(key, None))
     _retained[key] = _Retained(exists, first.data_ptr(), layout, weights)
     return weights

@@ -15,8 +15,10 @@ from dnnffi.bench.callers.problems import (
     ALLOCATOR,
     EMPTY_AUTOGRAD,
     EMPTY_ONE_THREAD,
+    NN_GRAPH,
     TORCH,
     TORCH_FLAT,
+    TORCH_GRAPH,
     TORCH_LIST,
     TORCH_MODULE,
     TORCH_ONE_THREAD,
@@ -27,12 +29,15 @@ from dnnffi.bench.shapes import Data, Shape
 from dnnffi.bench.torch_models import (
     PLACES,
     autograd_model,
+    captured,
     device,
     eager,
+    in_a_graph,
     module_of,
     states_of,
     tensor,
 )
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.spec.names import LayoutName
 
 
@@ -82,6 +87,14 @@ def module(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     """Make a model of ``dnnffi.torch.LSTM``, ``GRU`` or ``RNN``."""
     made = module_of(shape, data.weights, place, training, package=dnnffi.torch)
     return _network(shape, data, place, training, list(made.parameters()), made)
+
+
+def module_in_a_graph(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
+    """Make the model of `module` as one CUDA graph, once the class of its sizes is measured."""
+    model = module(shape, data, place, training)
+    for _ in range(CALLS_BEFORE_TUNING):
+        model.once()
+    return in_a_graph(model)
 
 
 def torch_library(place: str) -> ArrayLibrary:
@@ -171,11 +184,13 @@ CREATORS = (
                 places=PLACES,
                 tunes=True,
             ),
+            Creator(TORCH_GRAPH, "torch", module_in_a_graph, places=PLACES[1:], captures=True),
         )
         if hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
         else ()
     ),
     Creator(TORCH, "torch", eager, places=PLACES),
+    Creator(NN_GRAPH, "torch", captured, places=PLACES[1:], captures=True),
     Creator(EMPTY_AUTOGRAD, "torch", empty, places=PLACES),
     Creator(EMPTY_ONE_THREAD, "torch", partial(in_one_thread, empty), places=PLACES),
 )
