@@ -79,3 +79,18 @@ def test_only_a_long_call_is_measured_in_one_batch(times, taken):
     clock = Clock(*times)
     assert median_time(lambda: None, clock, best=np.inf) == taken
     assert clock.times == []
+
+
+@pytest.mark.parametrize(
+    ("times", "best", "taken"),
+    [
+        ([4.0, 2.2, 2.5, 2.0, 2.1, 1.9], 1.0, 2.0),  # batches after a run that was disturbed
+        ([4.0, 3.5, 3.6], 1.0, 3.5),
+        ([6.0], 1.0, 6.0),  # long enough to be believed
+    ],
+)
+def test_a_run_that_is_far_from_the_best_is_repeated(times, best, taken):
+    clock = Clock(*times)
+    found = median_time(lambda: None, clock, best)
+    assert found == taken
+    assert clock.times == []

@@ -357,12 +357,35 @@ def test_every_candidate_is_tried_within_the_time():
     assert set(choice.times) == set(scripts)
 
 
-@pytest.mark.parametrize("slow", [3.25, 40.0])
-def test_a_candidate_without_hope_is_timed_once(slow):
+@pytest.mark.parametrize(("slow", "runs"), [(3.25, 3), (40.0, 1)])
+def test_a_candidate_without_hope_is_timed_in_single_runs(slow, runs):
     choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(slow, slow))
     assert choice.times["slow"] == Times(slow, slow)
-    assert candidates.runs["slow", "forward", "direct"] == 2  # the first run, and the timed one
-    assert candidates.runs["slow", "forward", "replayed"] == 1
+    assert candidates.runs["slow", "forward", "direct"] == 1 + runs  # the first one is not timed
+    assert candidates.runs["slow", "forward", "replayed"] == runs
+
+
+def test_calls_without_a_graph_are_not_compared_with_graphs():
+    """The host limits them: next to a graph each of them would seem to be without hope."""
+    first, second = Script(4.0, 0.5), Script(4.0, 0.5)
+    _, candidates = tuned(standard=first, second=second)
+    assert candidates.runs["second", "forward", "direct"] == 1 + 1 + 3
+
+
+def test_a_moment_in_which_the_host_was_busy_does_not_leave_a_candidate_out():
+    memory = ScriptedMemory()
+    scripts = {"standard": Script(1.0, 1.0), "second": Script(0.5, 0.5)}
+    candidates = ScriptedCandidates(memory, scripts)
+    elapsed, seen = memory.elapsed, []
+
+    def disturbed(calls):
+        seen.append(elapsed(calls))
+        is_first_of_second = candidates.runs["second", "forward", "direct"] == 2
+        return seen[-1] + (4.0 if is_first_of_second else 0.0)
+
+    memory.elapsed = disturbed
+    choice = tune(candidates, PROBLEM, 0, memory, launch_on)
+    assert choice.times["second"] == Times(0.5, 0.5)
 
 
 @pytest.mark.parametrize(("milliseconds", "calls"), [(4.0, 1), (0.5, 4), (0.01, 20)])
@@ -406,6 +429,11 @@ def test_one_slow_call_does_not_decide():
         ({"a": Times(2.0, 1.0), "b": Times(0.5, 0.9)}, "b", None),
         ({"a": Times(None, 1.0), "b": Times(2.0, None)}, "b", "a"),
         ({"a": Times(2.0, 1.0, 3.0)}, "a", "a"),
+        # The host limits both calls without a graph.
+        ({"a": Times(2.0, 1.0), "b": Times(2.1, 0.5)}, "b", "b"),
+        ({"a": Times(2.0, 1.0), "b": Times(2.3, 0.5)}, "a", "b"),
+        ({"a": Times(2.0, 1.9), "b": Times(2.1, 1.8)}, "a", "b"),
+        ({"a": Times(2.0, 1.0), "b": Times(2.1, None)}, "a", "a"),
     ],
 )
 def test_the_choice_by_times(times, direct, replayed):

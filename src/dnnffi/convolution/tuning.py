@@ -29,6 +29,7 @@ from dnnffi.execution.measure import (
     Filler,
     HostArrays,
     disagreement,
+    first_time,
     median_time,
     sample,
 )
@@ -443,7 +444,8 @@ def _captured(call: OnStream, memory: MemoryWithGraphs) -> Callable[[], object]:
 def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
     """Measure the milliseconds of a call, in a graph of several calls if it can be captured."""
     direct = partial(call, memory.current_stream())
-    if (once := memory.elapsed(direct)) > HOPELESS * best + _MAX_LAUNCH_MS:
+    limit = HOPELESS * best + _MAX_LAUNCH_MS
+    if (once := first_time(direct, memory, limit)) > limit:
         return once
     try:
         launch = _captured(call, memory)

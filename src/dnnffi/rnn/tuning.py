@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from math import inf
@@ -33,6 +33,12 @@ from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import Staging, can_be_staged
 from dnnffi.spec.problem import RNNProblem
+
+HOST_LIMITED = 1.2
+"""Ratio of a call's time without a graph to that with one from which on the host limits it."""
+
+AS_FAST = 1.1
+"""Ratio of two times that the host limits within which they count as the same."""
 
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
@@ -152,8 +158,7 @@ def tune(
                         refused[name] = wrong
                         continue
                     if name in timed:
-                        best = min(fastest.values(), default=inf)
-                        times[name] = taken = trial.times(best)
+                        times[name] = taken = trial.times(_least(times.values()))
                         fastest[name] = taken.fastest
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
@@ -235,7 +240,7 @@ def choose(
     times: dict[str, Times], refused: dict[str, str], source: str = "measured"
 ) -> RouteChoice:
     """Return the fastest of the measured candidates, directly and replayed."""
-    direct = min((t.direct, name) for name, t in times.items() if t.direct is not None)
+    direct = _choose_direct(times)
     replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
     replayed = min(replays, default=(float("inf"), ""))
     if replayed[0] >= direct[0]:
@@ -243,6 +248,31 @@ def choose(
     staged = times[replayed[1]].staged
     pays = staged is not None and staged < direct[0]
     return RouteChoice(direct[1], replayed[1], times, refused, source, pays)
+
+
+def _least(times: Iterable[Times]) -> list[float]:
+    """Return the least time of each kind (direct, replayed, staged), or infinity for none."""
+    kinds = zip(Times(), *times, strict=True)
+    return [min((ms for ms in kind if ms is not None), default=inf) for kind in kinds]
+
+
+def _choose_direct(times: dict[str, Times]) -> tuple[float, str]:
+    """Return the time and the name of the candidate for calls without a graph.
+
+    Where the host limits the fastest, those that are as fast take the host as long, and the device
+    decides: on a faster host, or with more rows, it limits them.
+    """
+    least, name = min((t.direct, name) for name, t in times.items() if t.direct is not None)
+    fastest = times[name]
+    if fastest.replayed is None or least <= HOST_LIMITED * fastest.replayed:
+        return least, name
+    as_fast = [
+        (t.replayed, t.direct, name)
+        for name, t in times.items()
+        if t.direct is not None and t.replayed is not None and t.direct <= AS_FAST * least
+    ]
+    _, least, name = min(as_fast)
+    return least, name
 
 
 def numbers_for(problem: RNNProblem, memory: MemoryWithGraphs, dtype: Any) -> tuple[Filler, float]:
@@ -355,11 +385,15 @@ class Trial:
         """Return the results of the operations on the host; of a long array some elements."""
         return [sample(array) for array in self._results if array is not None]
 
-    def times(self, best: float) -> Times:
-        """Measure direct, replayed and staged calls, as far as possible; see `median_time`."""
+    def times(self, best: Sequence[float]) -> Times:
+        """Measure direct, replayed and staged calls, as far as possible; see `median_time`.
+
+        ``best`` are the least times of each kind so far.
+        """
         memory, stream = self._memory, self._launch.stream
+        best_direct, best_replayed, best_staged = best
         # The capture below moves the thread's handle, and the first call after it moves it back.
-        direct = median_time(self.run, memory, best)
+        direct = median_time(self.run, memory, best_direct)
         try:
             graphs = [self._captured(operation) for operation in self._operations()]
         except FAILURES:
@@ -369,10 +403,10 @@ class Trial:
             for graph in graphs:
                 graph.launch(stream)
 
-        replayed = median_time(replay, memory, best)
+        replayed = median_time(replay, memory, best_replayed)
         try:
             staged = self._staged()
-            return Times(direct, replayed, staged and median_time(staged, memory, best))
+            return Times(direct, replayed, staged and median_time(staged, memory, best_staged))
         except FAILURES:
             return Times(direct, replayed)
 

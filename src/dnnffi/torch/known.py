@@ -38,7 +38,7 @@ GRADIENT_NAMES = "dy", "dh_n", "dc_n"
 Results = tuple[Tensor, ...]
 """y and h_n, or y, h_n and c_n."""
 
-States = Sequence[Tensor | None]
+States = Sequence["Tensor | None"]
 """h, or h and c; None for zeros, and for what has no gradient."""
 
 

@@ -51,9 +51,9 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 28
-"""Version of the kernels and of the configurations that their numbers name: stored times of other
-versions are not used."""
+_VERSION = 29
+"""Version of the kernels, of the configurations that their numbers name, and of how they are
+measured: stored times of other versions are not used."""
 
 _MIN_CAPABILITY = (8, 0)
 _MIN_CLUSTER_CAPABILITY = (9, 0)
