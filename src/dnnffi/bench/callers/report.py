@@ -15,6 +15,7 @@ from dnnffi.bench.callers.problems import (
     FUNCTIONS,
     JAX,
     TORCH_FLAT,
+    TORCH_GRAPH,
     TORCH_LIST,
     TORCH_MODULE,
     TORCH_ONE_THREAD,
@@ -31,7 +32,8 @@ EMPTY = {
 }
 """Empty call with the host cost of the caller's library, by entry."""
 
-ENTRIES = (ALLOCATOR, TORCH_LIST, TORCH_FLAT, TORCH_MODULE, TORCH_ONE_THREAD, JAX)
+_OF_TORCH = TORCH_LIST, TORCH_FLAT, TORCH_MODULE, TORCH_ONE_THREAD, TORCH_GRAPH
+ENTRIES = ALLOCATOR, *_OF_TORCH, JAX
 """The entries that have aims."""
 
 MAX_RATIO = 1.05
