@@ -141,7 +141,8 @@ def test_callers_beside_torch(capsys):
     out = capsys.readouterr().out
     assert "dnnffi torch flat" in out
     assert "empty autograd function" in out
-    assert "Not measured: dnnffi allocator (needs a GPU: 1 shape)" in out
+    on_a_gpu = "dnnffi allocator, dnnffi torch module, one graph, torch graph"
+    assert f"Not measured: {on_a_gpu} (needs a GPU: 1 shape)" in out
 
 
 def test_streams_of_images_are_measured_instead(tmp_path, capsys):

@@ -181,7 +181,7 @@ class ConvTuner(StoredResults[ConvProblem, ConvTuning]):
     def _about(self, problem: ConvProblem) -> dict[str, Any]:
         spec, options = problem.spec, problem.options
         return {
-            "format": 3,  # 2 was for one problem
+            "format": 4,  # 2 was for one problem
             "engine": self.source.version,
             "spec": {field.name: _plain(getattr(spec, field.name)) for field in fields(spec)},
             "operation": problem.operation,

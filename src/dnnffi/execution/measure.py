@@ -19,7 +19,7 @@ _BATCH_MS = 2.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
 _LONG_MS = 5.0  # milliseconds of a call that one batch measures: noise is a small part of it
 HOPELESS = 3.0
-"""Ratio of a first call to the best time so far above which a candidate is not measured further."""
+"""Ratio of `first_time` to the best time so far above which a candidate is not measured further."""
 
 _PARTS, _PART = 32, 2**14  # of a long array, those that are compared; elements of each
 
@@ -33,14 +33,16 @@ FAILURES = (LibraryNotFoundError, MemoryError, RuntimeError)
 
 
 def first_time(call: Callable[[], object], memory: MemoryWithGraphs, limit: float) -> float:
-    """Return the milliseconds of one run, or the least of three if it took longer than ``limit``.
+    """Return the milliseconds of one run, or the least of more if it took longer than ``limit``.
 
     If the host does something else for a moment, the device waits for a launch. That must not
-    decide about a candidate.
+    decide about a candidate. A run is repeated twice, a long one once.
     """
     once = memory.elapsed(call)
-    if limit < once <= _LONG_MS:
-        once = min(once, memory.elapsed(call), memory.elapsed(call))
+    for _ in range(1 if once > _LONG_MS else 2):
+        if once <= limit:
+            break
+        once = min(once, memory.elapsed(call))
     return once
 
 
@@ -51,7 +53,7 @@ def median_time(
     hopeless: float = HOPELESS,
 ) -> float:
     """Return the median milliseconds of a call, or `first_time` if that is far from ``best``."""
-    once = first_time(call, memory, hopeless * best)
+    once = first_time(call, memory, min(hopeless * best, _LONG_MS))
     if once > hopeless * best:
         return once
     count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))

@@ -61,8 +61,8 @@ class ExecutorPlan:
     """Forward and backward passes of one problem on one device.
 
     Which candidate runs is decided for its class of sizes, in ``network``. Once the class is tuned,
-    a call whose addresses a graph knows replays it, and any other runs the candidate that is
-    fastest without one.
+    a call whose addresses a graph knows replays it, and any other runs the candidate that was
+    chosen for calls without one.
     """
 
     def __init__(

@@ -34,8 +34,9 @@ from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.staging import Staging, can_be_staged
 from dnnffi.spec.problem import RNNProblem
 
-HOST_LIMITED = 1.2
-"""Ratio of a call's time without a graph to that with one from which on the host limits it."""
+HOST_LIMITED, HOST_MS = 1.2, 1.0
+"""Ratio of a call's time without a graph to that with one from which on the host limits it, and the
+milliseconds of such a call at most. In a longer one a graph may overlap work of the device."""
 
 AS_FAST = 1.1
 """Ratio of two times that the host limits within which they count as the same."""
@@ -239,15 +240,20 @@ def _differs(found: HostArrays, expected: HostArrays, problem: RNNProblem, oracl
 def choose(
     times: dict[str, Times], refused: dict[str, str], source: str = "measured"
 ) -> RouteChoice:
-    """Return the fastest of the measured candidates, directly and replayed."""
-    direct = _choose_direct(times)
-    replays = [(t.replayed, name) for name, t in times.items() if t.replayed is not None]
-    replayed = min(replays, default=(float("inf"), ""))
-    if replayed[0] >= direct[0]:
-        return RouteChoice(direct[1], None, times, refused, source)
-    staged = times[replayed[1]].staged
-    pays = staged is not None and staged < direct[0]
-    return RouteChoice(direct[1], replayed[1], times, refused, source, pays)
+    """Return the fastest of the measured candidates replayed, and directly as `_choose_direct`."""
+    direct_ms, direct = _choose_direct(times)
+    replays = [
+        (t.replayed, inf if t.direct is None else t.direct, name)
+        for name, t in times.items()
+        if t.replayed is not None
+    ]
+    replayed_ms, _, replayed = min(replays, default=(inf, inf, ""))
+    if replayed_ms >= direct_ms:
+        return RouteChoice(direct, None, times, refused, source)
+    staged = times[replayed].staged
+    least, *_ = _least(times.values())
+    pays = staged is not None and staged < least
+    return RouteChoice(direct, replayed, times, refused, source, pays)
 
 
 def _least(times: Iterable[Times]) -> list[float]:
@@ -263,8 +269,8 @@ def _choose_direct(times: dict[str, Times]) -> tuple[float, str]:
     decides: on a faster host, or with more rows, it limits them.
     """
     least, name = min((t.direct, name) for name, t in times.items() if t.direct is not None)
-    fastest = times[name]
-    if fastest.replayed is None or least <= HOST_LIMITED * fastest.replayed:
+    replayed = times[name].replayed
+    if replayed is None or not HOST_LIMITED * replayed < least < HOST_MS:
         return least, name
     as_fast = [
         (t.replayed, t.direct, name)

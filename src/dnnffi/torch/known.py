@@ -161,7 +161,8 @@ class TensorContext:
 
     It reads the tensors that autograd has saved, which may lie elsewhere by then: hooks move them,
     and ``torch.utils.checkpoint`` computes them again. It reads resets and ``weights`` where they
-    were; the caller keeps what these are views of.
+    were; the caller keeps what these are views of. ``weights`` without an owner begin where the
+    first tensor of weights does.
     """
 
     __slots__ = ("_addresses", "_allocation", "_plan", "_saved", "_weights")
@@ -177,7 +178,7 @@ class TensorContext:
         self._plan = plan
         self._allocation = allocation
         self._addresses = addresses
-        self._weights = weights
+        self._weights: DeviceArray | None = weights
         self._saved: Context | None = saved  # None once a backward pass has spent it
 
     @property
@@ -190,6 +191,7 @@ class TensorContext:
         x: Tensor,
         y: Tensor,
         hx: States,
+        first_weight: Tensor | None,
         given: Sequence[Tensor | None],
         *,
         weights_needed: bool,
@@ -200,31 +202,47 @@ class TensorContext:
         ``given`` are the gradients of the results; None stands for zeros, and for the gradient of
         what was None.
         """
-        if self._saved is None:
+        weights = self._weights
+        if self._saved is None or weights is None:
             raise ContextError("a backward pass has spent the reserve space")
+        weights_at = weights.data.ptr
+        if weights.owner is None and first_weight is not None:
+            weights_at = first_weight.data_ptr()
+            if not weights_at:
+                raise ContextError(
+                    "the memory of the weights was freed after the forward pass; call backward "
+                    "before it is"
+                )
         before = thread.use
         try:
             thread.use = self._allocation.allocator, self._allocation.stream()
             context = self._plan.copied(self._saved) if retain else self._saved
-            found = self._run(context, (x, y, *hx), given, weights_needed)
+            found = self._run(context, x, (y, *hx), weights_at, given, weights_needed)
         finally:
             thread.use = before
         if not retain:
-            self._saved = None
+            self._saved = self._weights = None
         return found
 
     def _run(
         self,
         context: Context,
-        read: States,
+        x: Tensor,
+        others: States,
+        weights_at: int,
         given: Sequence[Tensor | None],
         weights_needed: bool,
     ) -> tuple[Tensor, States, Tensor | None, States]:
-        plan, new = self._plan, self._allocation.allocator.tensor
-        dtype, has_cell = plan.parts.dtype, plan.has_cell
-        read = list(map(_contiguous, READ_NAMES, read))
-        x, y, h_0, c_0 = _pointers((*read, None) if len(read) < len(READ_NAMES) else read)
-        at = forward_at((x, y, h_0, 0, c_0, *self._addresses[5:]))
+        plan, allocator = self._plan, self._allocation.allocator
+        dtype, has_cell, new = plan.parts.dtype, plan.has_cell, allocator.tensor
+        shapes = plan.x_shape, plan.y_shape, plan.h_shape, plan.c_shape
+        kind = allocator.dtype_of(dtype)
+        read = [
+            None if one is None else _saved(plan, name, one, x, shape, kind)
+            for name, one, shape in zip(READ_NAMES, (x, *others), shapes, strict=False)
+        ]
+        x_at, y_at, h_0, c_0 = _pointers(read if has_cell else (*read, None))
+        at = forward_at((x_at, y_at, h_0, 0, c_0, 0, weights_at, *self._addresses[7:]))
         dy, dh_n, dc_n = map(_contiguous, GRADIENT_NAMES, (*given, *(None,) * (3 - len(given))))
         if dy is None:
             dy = new(plan.y_shape, dtype).zero_()
@@ -279,8 +297,28 @@ def _state_addresses(
     return (h, c) if h and c else None
 
 
+def _saved(
+    plan: ExecutorPlan,
+    name: str,
+    tensor: Tensor,
+    x: Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor | None:
+    """Return a tensor of the forward pass that autograd gives back, which may be another one."""
+    if _address(plan, tensor, shape, dtype):
+        return tensor
+    is_there = tensor.get_device() == plan.device if tensor is x else tensor.device == x.device
+    if tensor.shape != shape or tensor.dtype is not dtype or not is_there:
+        raise ValueError(
+            f"{name} must come back as it was saved, {dtype} {list(shape)} on GPU {plan.device}; "
+            f"a hook for saved tensors gave {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+        )
+    return _contiguous(name, tensor)
+
+
 def _contiguous(name: str, tensor: Tensor | None) -> Tensor | None:
-    """Return a tensor that autograd gave, of which shape, dtype and device are right."""
+    """Return a tensor of which shape, dtype and device are right, as gradients of autograd are."""
     if tensor is None:
         return None
     if (

@@ -97,11 +97,14 @@ def run(
     if x.is_cuda and torch.cuda.current_device() != x.get_device():
         with on_device(x):
             return run(mode, x, hx, weights, spec, layout, retain, keywords)
-    states, resets = _states(mode, hx, "hx"), None
+    states, resets, dropout = _states(mode, hx, "hx"), None, 0.0
     num_states = len(states)
-    if keywords and (keywords.get("resets") is not None or keywords.get("reset_to") is not None):
-        resets, *replacing = _resets(mode, x, keywords)
-        states = (*states, *replacing)
+    if keywords:
+        _read_sizes(keywords, x)
+        dropout = keywords.get("dropout", 0.0)
+        if keywords.get("resets") is not None or keywords.get("reset_to") is not None:
+            resets, *replacing = _resets(mode, x, keywords)
+            states = (*states, *replacing)
     packed, tensors = read_weights(weights, spec, layout)
     computed = None if packed is not None else autocast_dtype(x)
     if computed is not None:
@@ -123,10 +126,6 @@ def run(
         form = SeparateForm()
         if computed is not None:
             tensors = [_cast(one, computed) for one in tensors]
-    dropout = 0.0
-    if keywords:
-        _read_sizes(keywords, x)
-        dropout = keywords.get("dropout", 0.0)
     if dropout and runs_in_backward():
         raise UnsupportedError(
             "dnnffi.torch",
@@ -259,9 +258,9 @@ def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
         raise TypeError(f"resets must be bool or integers; got {resets.dtype}")
     flags = resets if resets.dtype is torch.bool else resets != 0
     flags = flags.to(x.device, non_blocking=True).view(torch.uint8)
-    batch_sizes = keywords.get("batch_sizes")
+    batch_sizes: Any = keywords.get("batch_sizes")  # a tuple by now
     if batch_sizes is not None:
-        batch = int(batch_sizes[0]) if len(batch_sizes) else 0
+        batch = batch_sizes[0] if batch_sizes else 0
     else:
         batch = x.shape[0 if keywords.get("batch_first", False) else 1] if x.dim() == 3 else 1
     states = (
@@ -318,8 +317,8 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
     """A training forward pass.
 
     PyTorch saves the tensors that the backward pass reads again, so that it notices a write to one
-    of them. It may free their memory, and give back equal tensors elsewhere. The weights are kept
-    here too, since the backward pass reads them where they were.
+    of them. It may free their memory, and give back equal tensors elsewhere. The memory of the
+    weights is kept here, since the backward pass reads them where they were.
     """
 
     @staticmethod
@@ -331,7 +330,8 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
         y, *rest = results
         if y.is_cuda and not isinstance(context, TensorContext):
             y = y.detach()  # the core's context has the other object, which would keep the context
-        ctx.call, ctx.context, ctx.weights = call, context, weights
+        ctx.call, ctx.context = call, context
+        ctx.first_weight = weights[0].detach() if weights else None  # all lie there, or are copied
         ctx.save_for_backward(x, y, *tensors, *(() if resets is None else (resets,)))
         ctx.set_materialize_grads(False)
         return y, *rest
@@ -339,13 +339,19 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *given: Any) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return None, *recorded(partial(_gradients, ctx.call, ctx.context, saved), given, saved)
-        return None, *_gradients(ctx.call, ctx.context, saved, given)
+        compute = partial(_gradients, ctx.call, ctx.context, ctx.first_weight, saved)
+        found = recorded(compute, given, saved) if torch.is_grad_enabled() else compute(given)
+        if ctx.context.is_spent:
+            ctx.first_weight = None
+        return None, *found
 
 
 def _gradients(
-    call: _Call, context: Any, saved: Sequence[Any], given: Sequence[Any]
+    call: _Call,
+    context: Any,
+    first_weight: Tensor | None,
+    saved: Sequence[Any],
+    given: Sequence[Any],
 ) -> tuple[Any, ...]:
     """Return the gradients of x, the states and the weights, of those of the results.
 
@@ -358,7 +364,7 @@ def _gradients(
         x, y, *others = saved
         if isinstance(context, TensorContext):
             needed = "weights" in need
-            read = x, y, others[:count]
+            read = x, y, others[:count], first_weight
             found = context.gradients(*read, given, weights_needed=needed, retain=retain)
         else:
             found = _gradients_of_core(context, x, given, need, retain)

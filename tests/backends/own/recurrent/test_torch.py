@@ -274,6 +274,17 @@ def test_arguments_of_a_known_network_are_checked(known_network):
         step(made, on_gpu(made.draw(STEPS, BATCH, INPUT_SIZE + 1)))
 
 
+def test_sizes_of_packed_rows_with_resets_are_read_once(known_network):
+    made, _ = known_network
+    x, resets = on_gpu(made.draw(8, INPUT_SIZE)), on_gpu(torch.zeros(8, dtype=torch.bool))
+    sizes = [3, 2, 2, 1]
+    expected, *_ = made.call(x, None, made.flat, "gpu", batch_sizes=sizes)
+    found, *_ = made.call(x, None, made.flat, "gpu", batch_sizes=iter(sizes), resets=resets)
+    torch.testing.assert_close(plain(found), plain(expected))
+    with pytest.raises(TypeError, match=r"^batch_sizes must be a sequence of integers; got int"):
+        made.call(x, None, made.flat, "gpu", batch_sizes=5, resets=resets)
+
+
 def test_lengths_are_read_once(known_network, known):
     """The core gets them, too: an x that is not contiguous is not used as it is."""
     made, x = known_network
@@ -370,7 +381,14 @@ def step_of(made, x, weights):
     return made.call(x * 1.0 if x.requires_grad else x, None, weights, "gpu")
 
 
-WAYS = [in_a_checkpoint, with_moved_tensors, with_other_memory]
+def with_other_memory_of_weights(made, x, weights):
+    y, *_ = step_of(made, x, weights)
+    if weights.is_leaf:
+        weights.data = weights.data.clone()
+    return y
+
+
+WAYS = [in_a_checkpoint, with_moved_tensors, with_other_memory, with_other_memory_of_weights]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -394,6 +412,35 @@ def test_the_backward_pass_reads_no_memory_that_is_free(all_on_gpu, known, way, 
     all_on_gpu.spoil_free_memory()
     (found,) = torch.autograd.grad(y, flat, dy)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.double, lambda tensor: tensor[:1]])
+def test_a_hook_that_gives_back_another_tensor_is_refused(known_network, change):
+    made, x = known_network
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, change):
+        y, *_ = step(made, x)
+    with pytest.raises(ValueError, match=r"^[xy] must come back as it was saved, torch\.float32"):
+        torch.autograd.grad(y, x, on_gpu(torch.ones(y.shape)))
+
+
+def test_weights_whose_memory_was_freed_are_refused(all_on_gpu):
+    made, x = Network("lstm"), torch.ones(STEPS, BATCH, INPUT_SIZE)
+    for _ in range(2):
+        y, *_ = made.call(x, None, made.weights, "gpu")
+    storage = made.weights.untyped_storage()
+    all_on_gpu.release(storage.data_ptr())
+    storage.resize_(0)
+    with pytest.raises(dnnffi.ContextError, match=r"^the memory of the weights was freed"):
+        torch.autograd.grad(y, made.weights, torch.ones(y.shape))
+
+
+def test_a_spent_backward_pass_keeps_no_weights(known_network):
+    made, x = known_network
+    y, *_ = step(made, x)
+    assert y.grad_fn.first_weight.data_ptr() == made.flat.data_ptr()
+    torch.autograd.grad(y, x, on_gpu(torch.ones(y.shape)))
+    assert y.grad_fn.first_weight is None
+    assert y.grad_fn.context._weights is None
 
 
 def test_a_copy_of_the_weights_is_kept_for_the_backward_pass(all_on_gpu, known):
