@@ -206,7 +206,7 @@ def _run_known(
     given = x, h_0, c_0, weights, resets
     arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
     read = unchanged.NOTHING
-    if known.ndarray is DeviceArray:  # others are not those of PyTorch
+    if known.ndarray is DeviceArray:  # as which tensors are read; PyTorch counts writes to them
         read = unchanged.Read.of_used(arrays, native, results[0])
     if embedding is None or known.is_on_host:  # the latter has no call with an allocator
         return (*results, RNNContext(arrays, plan, saved, read))

@@ -26,7 +26,7 @@ from dnnffi.rnn.row_arrays import RowArrays, is_on_device
 from dnnffi.spec.names import BackendName
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.problem import check_dropout
-from dnnffi.torch.tensors import Allocation, as_array
+from dnnffi.torch.tensors import Allocation, TensorAllocator, as_array
 from dnnffi.weights import RNNWeights
 
 READ_NAMES = "x", "y", "h_0", "c_0"
@@ -140,8 +140,8 @@ def _run(
     captured = plan.is_captured(stream)
     training = plan.problem.training
     reserve = new((route.reserve_bytes,), parts.byte) if training else None
-    y, h_n = new(plan.y_shape, parts.dtype), new(plan.h_shape, parts.dtype)
-    c_n = new(plan.c_shape, parts.dtype) if has_cell else None
+    y = new(plan.y_shape, parts.dtype)
+    h_n, c_n = _new_states(plan, allocation.allocator)
     arrays = (
         *(x_at, y.data_ptr(), h_0, h_n.data_ptr(), c_0),
         *(0 if c_n is None else c_n.data_ptr(), weights.data.ptr),
@@ -234,30 +234,34 @@ class TensorContext:
         weights_needed: bool,
     ) -> tuple[Tensor, States, Tensor | None, States]:
         plan, allocator = self._plan, self._allocation.allocator
-        dtype, has_cell, new = plan.parts.dtype, plan.has_cell, allocator.tensor
+        dtype, new = plan.parts.dtype, allocator.tensor
         shapes = plan.x_shape, plan.y_shape, plan.h_shape, plan.c_shape
-        kind = allocator.dtype_of(dtype)
+        torch_dtype = allocator.dtype_of(dtype)
         read = [
-            None if one is None else _saved(plan, name, one, x, shape, kind)
+            None if one is None else _saved(plan, name, one, x, shape, torch_dtype)
             for name, one, shape in zip(READ_NAMES, (x, *others), shapes, strict=False)
         ]
-        x_at, y_at, h_0, c_0 = _pointers(read if has_cell else (*read, None))
+        x_at, y_at, h_0, c_0 = _pointers(read if plan.has_cell else (*read, None))
         at = forward_at((x_at, y_at, h_0, 0, c_0, 0, weights_at, *self._addresses[7:]))
         dy, dh_n, dc_n = map(_contiguous, GRADIENT_NAMES, (*given, *(None,) * (3 - len(given))))
         if dy is None:
             dy = new(plan.y_shape, dtype).zero_()
         dx = new(plan.x_shape, dtype)
-        dhx = of_resets = None, None
-        if at.h_0:
-            dhx = new(plan.h_shape, dtype), new(plan.c_shape, dtype) if has_cell else None
-        if at.reset_h:
-            of_resets = new(plan.h_shape, dtype), new(plan.c_shape, dtype) if has_cell else None
+        dhx = _new_states(plan, allocator) if at.h_0 else (None, None)
+        of_resets = _new_states(plan, allocator) if at.reset_h else (None, None)
         # All memory before the first call: if there is too little, the context can be used again.
         dweights = new((context.executor.weight_size,), dtype) if weights_needed else None
         arrays = dy, dh_n, dc_n, dx, *dhx
         dweights_at = 0 if dweights is None else dweights.data_ptr()
         plan.launch_backward(context, at, _pointers(arrays), dweights_at, _pointers(of_resets))
         return dx, dhx, dweights, of_resets
+
+
+def _new_states(plan: ExecutorPlan, allocator: TensorAllocator) -> tuple[Tensor, Tensor | None]:
+    """Allocate tensors of the shapes of h and c; the latter is None without a cell."""
+    dtype = plan.parts.dtype
+    h = allocator.tensor(plan.h_shape, dtype)
+    return h, allocator.tensor(plan.c_shape, dtype) if plan.has_cell else None
 
 
 def _pointers(tensors: Iterable[Tensor | None]) -> tuple[int, ...]:

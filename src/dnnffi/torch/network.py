@@ -331,7 +331,8 @@ class _Network(torch.autograd.Function):  # type: ignore[misc]
         if y.is_cuda and not isinstance(context, TensorContext):
             y = y.detach()  # the core's context has the other object, which would keep the context
         ctx.call, ctx.context = call, context
-        ctx.first_weight = weights[0].detach() if weights else None  # all lie there, or are copied
+        # Its memory has all weights, unless the call has copied them.
+        ctx.first_weight = weights[0].detach() if weights else None
         ctx.save_for_backward(x, y, *tensors, *(() if resets is None else (resets,)))
         ctx.set_materialize_grads(False)
         return y, *rest
