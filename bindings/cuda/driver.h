@@ -54,8 +54,9 @@ CUresult cuFuncSetAttribute(function_ptr hfunc, CUfunction_attribute attrib, int
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(
     int *numBlocks, function_ptr func, int blockSize, size_t dynamicSMemSize);
 
-/* An attribute has a value of 64 bytes; that of a cooperative launch is an int at its beginning. */
-enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2 };
+/* An attribute has a value of 64 bytes. That of a cooperative launch is an int at its beginning, that
+   of clusters three unsigned ints: the blocks of one in each dimension. */
+enum { CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4 };
 typedef struct {
     int id;
     char pad[4];
@@ -74,6 +75,9 @@ typedef struct {
     CUlaunchAttribute *attrs;
     unsigned int numAttrs;
 } CUlaunchConfig;
+
+CUresult cuOccupancyMaxActiveClusters(
+    int *numClusters, function_ptr func, const CUlaunchConfig *config);
 
 CUresult cuLaunchKernelEx(
     const CUlaunchConfig *config, function_ptr f, void **kernelParams, void **extra);

@@ -652,6 +652,16 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(
     return SUCCESS;
 }
 
+int cuOccupancyMaxActiveClusters(int *clusters, void *function, const Config *config)
+{
+    IN_CONTEXT;
+    CHECK(function && config->num_attributes == 1 && config->attributes->id == 4, INVALID_VALUE);
+    const unsigned int *blocks = (const unsigned int *)config->attributes->value;
+    CHECK(blocks[1] == 1 && blocks[2] == 1 && config->grid[0] % blocks[0] == 0, INVALID_VALUE);
+    *clusters = 100 / (int)blocks[0] - (int)(config->shared_bytes >> 16);
+    return SUCCESS;
+}
+
 int cuLaunchKernelEx(const Config *config, void *function, void **arguments, void **extra)
 {
     IN_CONTEXT;

@@ -30,7 +30,7 @@ from dnnffi.backends.own.source import (
     with_headers,
 )
 from dnnffi.device.interface import Architecture
-from simulators.cuda.memory import POISON, SimulatedMemory, numbers_of
+from simulators.cuda.memory import POISON, SimulatedMemory, cluster_counts_of, numbers_of
 
 HERE = Path(__file__).resolve().parent / "emulated"
 _MEMORY = "extern __shared__ __align__(16) unsigned char memory[];"
@@ -198,24 +198,21 @@ class EmulatedMemory(SimulatedMemory):
     def blocks_at_once(self, kernel, threads, shared_bytes):
         return self.room
 
-    def shared_bytes(self, device):
-        return 232_448
-
-    def l2_bytes(self, device):
-        return 50 << 20
-
     def constant(self, values):
         return self.array(np.ascontiguousarray(values))
 
 
 _OF_KERNELS = "kernel", "blocks_at_once", "shared_bytes", "l2_bytes"
+_ARCHITECTURE = Architecture(9, 0, 6)
 
 
 def emulate_kernels(patch, memory, kernels):
     """Run the kernels of a memory, which is on the host, by those of an `EmulatedMemory`."""
     for name in _OF_KERNELS:
         patch.setattr(memory, name, getattr(kernels, name), raising=False)
-    patch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 6))
+    counts = cluster_counts_of(_ARCHITECTURE)
+    patch.setattr(memory, "architecture", lambda device: _ARCHITECTURE)
+    patch.setattr(memory, "cluster_counts", lambda device: counts, raising=False)
 
 
 @contextmanager

@@ -126,6 +126,12 @@ def copy_bytes(target, source, nbytes):
     return 0
 
 
+def cluster_counts_of(architecture):
+    """Return clusters of 1, 2, ... 8 blocks of a device whose multiprocessors are one group."""
+    major, _, multiprocessors = architecture
+    return tuple(multiprocessors // blocks for blocks in range(1, 9)) if major >= 9 else ()
+
+
 class SimulatedMemory:
     """`Memory` on the host; every allocation is made known to the stand-in."""
 
@@ -269,6 +275,15 @@ class SimulatedMemory:
 
     def architecture(self, device):
         return Architecture(9, 0, 132)
+
+    def shared_bytes(self, device):
+        return 232_448
+
+    def l2_bytes(self, device):
+        return 50 << 20
+
+    def cluster_counts(self, device):
+        return cluster_counts_of(self.architecture(device))
 
     def new_event(self):
         return []

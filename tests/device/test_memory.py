@@ -187,12 +187,16 @@ def test_kernels_are_those_of_the_process_on_the_current_device(device_memory, m
             asked.append((given, keywords))
             return SimpleNamespace(blocks_per_multiprocessor=lambda threads, nbytes: 2)
 
+        def cluster_counts(self, device):
+            return (132 + device,)
+
     monkeypatch.setattr(module, "process_kernels", Kernels)
     monkeypatch.setattr(module, "kernel_problem", lambda: "need NVRTC")
     assert device_memory.kernel_problem() == "need NVRTC"
     with device_memory.use(1):
         kernel = device_memory.kernel("source", "name", cooperative=True, shared_bytes=7)
         assert device_memory.blocks_at_once(kernel, 128, 7) == 2 * 132
+    assert device_memory.cluster_counts(1) == (133,)
     how = {"headers": (), "cooperative": True, "shared_bytes": 7}
     assert asked == [(("source", "name", 1), how)]
 

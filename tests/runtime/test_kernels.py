@@ -103,6 +103,21 @@ def test_occupancy_is_asked_in_the_kernels_context_which_does_not_stay_current(k
     assert standin.context_device() == -1
 
 
+def test_clusters_are_counted_once_for_a_device(kernels, standin):
+    counts = kernels.cluster_counts(1)
+    assert counts == tuple(100 // blocks - 3 for blocks in range(1, 9))  # 3 for the shared memory
+    asked = standin.calls("cuOccupancyMaxActiveClusters")
+    assert kernels.cluster_counts(1) is counts
+    assert standin.calls("cuOccupancyMaxActiveClusters") == asked == 8
+    assert standin.context_device() == -1
+
+
+def test_a_device_before_compute_capability_9_has_no_clusters(kernels, driver, monkeypatch):
+    older = driver.attributes(0)._replace(compute_capability=(8, 9))
+    monkeypatch.setattr(driver, "attributes", lambda device: older)
+    assert kernels.cluster_counts(0) == ()
+
+
 def test_a_kernel_for_another_device_leaves_the_current_one(kernels, driver, standin):
     driver.make_current(0)
     kernels.get(SOURCE, "scale", 1, shared_bytes=100_000)

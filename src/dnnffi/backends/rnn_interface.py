@@ -136,11 +136,13 @@ class CandidateSource(Protocol):
     """A source of ways to run a problem: a vendor's library, or dnnffi's own kernels."""
 
     name: str
-    version: str
-    """The versions for which measured times are valid, with the device and the problem."""
 
     costly: frozenset[str]
     """The algorithms whose executors take seconds to make."""
+
+    @property
+    def version(self) -> str:
+        """The versions for which measured times are valid, with the device and the problem."""
 
     def has(self, spec: RNNSpec) -> bool:
         """Return whether the source can run a network on the current device, apart from sizes."""

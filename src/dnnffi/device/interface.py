@@ -245,6 +245,12 @@ class MemoryWithGraphs(Memory, Protocol):
     def blocks_at_once(self, kernel: Kernel, threads: int, shared_bytes: int) -> int:
         """Return the number of blocks of a kernel that the current device can hold at once."""
 
+    def cluster_counts(self, device: int) -> tuple[int, ...]:
+        """Return how many clusters of 1, 2, ... 8 blocks ``device`` can hold at once.
+
+        Of blocks that have a multiprocessor each. Empty where it has no clusters.
+        """
+
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """Return a new array of these values, which is filled when this returns."""
 

@@ -153,6 +153,9 @@ class DeviceMemory:
         each: int = kernel.blocks_per_multiprocessor(threads, shared_bytes)
         return each * attributes.num_multiprocessors
 
+    def cluster_counts(self, device: int) -> tuple[int, ...]:
+        return process_kernels().cluster_counts(device)
+
     def at_once(self, launch: Launch, works: Sequence[Work]) -> None:
         self._branches.run(launch, works)
 

@@ -31,6 +31,12 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a block may be given without asking the driver for more."""
 
 _INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+_EMPTY = 'extern "C" __global__ void empty() {}'
+_MAX_CLUSTER_BLOCKS = 8
+"""Blocks that a cluster can have on every device that has clusters."""
+
+_FIRST_WITH_CLUSTERS = (9, 0)
+
 _COOPERATIVE = ffi.new("CUlaunchAttribute[1]")
 _COOPERATIVE[0].id = ffi.integer_const("CU_LAUNCH_ATTRIBUTE_COOPERATIVE")
 ffi.cast("int *", _COOPERATIVE[0].value)[0] = 1
@@ -168,6 +174,23 @@ class Kernel:
             self._driver.call(name, found, self._function, threads, shared_bytes)
         return int(found[0])
 
+    def clusters_at_once(self, blocks: int, threads: int, shared_bytes: int) -> int:
+        """Return how many clusters of ``blocks`` blocks are on the device at the same time.
+
+        Blocks are as for `blocks_per_multiprocessor`. The kernel is compiled without a size of
+        clusters. Calls ``cuOccupancyMaxActiveClusters``; raises `CudaError`.
+        """
+        attribute = ffi.new("CUlaunchAttribute *")
+        attribute.id = ffi.integer_const("CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
+        ffi.cast("unsigned int[3]", attribute.value)[0:3] = blocks, 1, 1
+        grid = blocks * self._driver.attributes(self._device).num_multiprocessors
+        sizes = grid, 1, 1, threads, 1, 1, shared_bytes
+        config = ffi.new("CUlaunchConfig *", (*sizes, 0, attribute, 1))
+        found = ffi.new("int *")
+        with self._driver.primary(self._device):
+            self._driver.call("cuOccupancyMaxActiveClusters", found, self._function, config)
+        return int(found[0])
+
     def allow_shared_bytes(self, nbytes: int) -> None:
         """Let launches ask for up to ``nbytes`` bytes of dynamic shared memory for a block."""
         attribute = ffi.integer_const("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")
@@ -203,6 +226,7 @@ class Kernels:
         self._compiler = compiler
         self._cache = cache
         self._loaded: dict[_LoadKey, Kernel] = {}
+        self._cluster_counts: dict[int, tuple[int, ...]] = {}
         # By process too: a forked child would wait for a thread that it does not have.
         self._locks: dict[tuple[int, _LoadKey], threading.RLock] = {}
 
@@ -232,6 +256,24 @@ class Kernels:
             if kernel is None:
                 kernel = self._loaded.setdefault(key, self._load(key))
         return kernel
+
+    def cluster_counts(self, device: int) -> tuple[int, ...]:
+        """Return how many clusters of 1, 2, ... 8 blocks are on a device at the same time.
+
+        Of blocks that have a multiprocessor each. Empty where the device has no clusters. Asked
+        once; raises as `get`.
+        """
+        found = self._cluster_counts.get(device)
+        if found is None:
+            attributes = self._driver.attributes(device)
+            found = ()
+            if attributes.compute_capability >= _FIRST_WITH_CLUSTERS:
+                most = attributes.shared_bytes
+                kernel = self.get(_EMPTY, "empty", device, shared_bytes=most)
+                sizes = range(1, _MAX_CLUSTER_BLOCKS + 1)
+                found = tuple(kernel.clusters_at_once(blocks, 32, most) for blocks in sizes)
+            self._cluster_counts[device] = found
+        return found
 
     def _load(self, wanted: _LoadKey) -> Kernel:
         image = self._image(wanted)

@@ -401,8 +401,17 @@ def test_the_vendors_alone(own):
     assert alone.offers(ANY) == ("cudnn standard", "cudnn persist_static")
 
 
-def test_times_are_valid_for_these_kernels(own):
-    assert CandidateSet(Vendor(), own).version == f"cuDNN 1.0, kernels {candidates._VERSION}"
+def test_times_are_valid_for_these_kernels_and_cards_with_as_many_clusters(
+    own, memory, monkeypatch
+):
+    both = CandidateSet(Vendor(), own)
+    monkeypatch.setattr(memory, "cluster_counts", lambda device: (132, 66))
+    expected = f"kernels {candidates._VERSION} for (132, 232448, True, {50 << 20}, (132, 66))"
+    assert both.version == f"cuDNN 1.0, {expected}"
+    monkeypatch.setattr(memory, "cluster_counts", lambda device: (132, 64))
+    assert both.version != f"cuDNN 1.0, {expected}"
+    memory.kind = "rocm"
+    assert both.version == f"cuDNN 1.0, kernels {candidates._VERSION}"
 
 
 def test_its_random_numbers_are_on_the_device(own, memory):

@@ -216,7 +216,7 @@ def check_offered(kind, layer):
         some = [one for one in found if one.kind.narrow == narrow]
         check(some, kind._replace(narrow=narrow), layer.batch, layer.chip)
     estimates = {one: step_us(one, layer) for one in found}
-    assert not found or max(estimates.values()) <= 1.6 * estimates[found[0]]
+    assert not found or max(estimates.values()) <= 1.7 * estimates[found[0]]
     ways = [
         (one.cluster, one.scatter, one.chunks > 1, one.cluster and few_parts(one)) for one in found
     ]
@@ -235,7 +235,7 @@ def few_parts(config):
 @given(kinds(), st.integers(1, 4096), st.sampled_from([1, 2]))
 def test_what_is_offered_fits_on_an_h200(kind, batch, directions):
     kind = kind._replace(narrow=False)
-    assert 1 <= len(check_offered(kind, Layer(batch, directions, H200))) <= 4
+    assert 1 <= len(check_offered(kind, Layer(batch, directions, H200))) <= 5
 
 
 @given(
@@ -372,16 +372,16 @@ def test_weights_that_l2_has_no_room_for_are_far():
 @pytest.mark.parametrize(
     ("mode", "dtype", "hidden", "batch", "shares"),
     [
-        ("lstm", "float16", 2048, 64, {True}),
-        ("lstm", "float32", 1024, 64, {True}),
-        ("gru", "float16", 128, 64, {False}),
-        ("lstm", "float32", 64, 64, {False}),
+        ("lstm", "float16", 2048, 64, True),
+        ("lstm", "float32", 1024, 64, True),
+        ("gru", "float16", 128, 64, False),
+        ("lstm", "float32", 64, 64, False),
     ],
 )
 def test_large_layers_exchange_shares_and_small_ones_gather(mode, dtype, hidden, batch, shares):
     kind = Kind(mode, hidden, dtype, training=True, backward=True)
-    found = select_configs(kind, Layer(batch, 1, H200))
-    assert {one.scatter for one in found} == shares
+    first, *_ = select_configs(kind, Layer(batch, 1, H200))
+    assert first.scatter == shares
 
 
 def test_teams_grow_with_the_layer():
@@ -398,6 +398,21 @@ def test_a_small_layer_can_be_a_clusters(hidden):
     kind = Kind("lstm", hidden, "float16")
     assert find_clusters(kind, Layer(64, 1, H200))
     assert not find_clusters(kind, Layer(64, 1, H200._replace(clusters=False)))
+
+
+def test_a_cluster_is_offered_where_all_clusters_run_at_once():
+    counts = 132, 66, 39, 30, 22, 17, 15, 15  # of an H200
+    wide, small = Kind("lstm", 256, "float32"), Kind("gru", 128, "float16")
+    for kind, batch, in_theory, in_groups in (
+        (wide, 240, True, True),
+        (wide, 256, True, False),
+        (small, 256, True, True),  # a multiprocessor has two blocks
+    ):
+        narrow = kind._replace(narrow=kind.can_be_narrow)
+        for known, expected in (((), in_theory), (counts, in_groups)):
+            layer = Layer(batch, 1, H200._replace(cluster_counts=known))
+            found = {one.threads for one in find_clusters(narrow, layer)}
+            assert (256 in found) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

@@ -51,12 +51,11 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 29
+_VERSION = 30
 """Version of the kernels, of the configurations that their numbers name, and of how they are
 measured: stored times of other versions are not used."""
 
 _MIN_CAPABILITY = (8, 0)
-_MIN_CLUSTER_CAPABILITY = (9, 0)
 
 
 class _Pair(NamedTuple):
@@ -110,7 +109,16 @@ class OwnCandidates:
         self._memory: MemoryWithGraphs = memory
         self._ways: PlanCache[list[tuple[str, _Pair | _OneStep]]] = PlanCache(MAX_NETWORKS)
         self._networks: PlanCache[OwnNetwork | OneStepNetwork] = PlanCache(MAX_NETWORKS)
-        self.version = f"kernels {_VERSION}"
+
+    @property
+    def version(self) -> str:
+        """Version of the kernels, with the properties of the device that decide about their names.
+
+        Cards of one name differ in these.
+        """
+        if why_not_here(self._memory):
+            return f"kernels {_VERSION}"
+        return f"kernels {_VERSION} for {tuple(self.chip())}"
 
     def has(self, spec: RNNSpec) -> bool:
         return not self._refusal_reason(RNNProblem.dense(spec, steps=1, batch=1))
@@ -259,9 +267,14 @@ class OwnCandidates:
         """Return the properties of the current device that divisions depend on."""
         memory = self._memory
         device = memory.current_device()
-        major, minor, multiprocessors = memory.architecture(device)
-        clusters = (major, minor) >= _MIN_CLUSTER_CAPABILITY
-        return Chip(multiprocessors, memory.shared_bytes(device), clusters, memory.l2_bytes(device))
+        counts = memory.cluster_counts(device)
+        return Chip(
+            memory.architecture(device).multiprocessors,
+            memory.shared_bytes(device),
+            bool(counts),
+            memory.l2_bytes(device),
+            counts,
+        )
 
 
 def kind_of(problem: RNNProblem) -> Kind:

@@ -31,14 +31,25 @@ _RING_WARPS = 3
 _ROW_RING = 8  # steps without tensor cores are short
 _MANY_RING_WORDS = 3  # of a thread
 
+_MOST_BYTES_OF_TWO, _REGISTERS_OF_TWO = 113 << 10, 60
+"""Shared memory of a block, if a multiprocessor of compute capability 9.0 has two, and the fewest
+registers of a thread for all but weights and sums with which few such kernels spill."""
+
 
 class Chip(NamedTuple):
-    """A GPU: its multiprocessors, bytes of a block's shared memory and of L2, and clusters."""
+    """A GPU: its multiprocessors, bytes of a block's shared memory and of L2, and clusters.
+
+    ``cluster_counts`` has how many clusters of 1, 2, ... 8 blocks run at once if each block has a
+    multiprocessor. A cluster lies within a group of multiprocessors, and these groups are of
+    several sizes, which differ between cards of one name: an H200 of 132 multiprocessors ran 30
+    clusters of four. It is empty where that is not known.
+    """
 
     multiprocessors: int
     shared_bytes: int
     clusters: bool = False
     l2_bytes: int = 50 << 20
+    cluster_counts: tuple[int, ...] = ()
 
 
 class Layer(NamedTuple):
@@ -377,10 +388,20 @@ class KernelConfig(NamedTuple):
         """Return groups of one direction."""
         return -(-batch // self.group_rows)
 
+    @property
+    def fits_twice(self) -> bool:
+        """Whether a multiprocessor seems to have shared memory and registers for two blocks."""
+        held = 0 if self.parts else self.warp_tiles * (8 * self.k_registers + self.rows // 2)
+        has_registers = held + _REGISTERS_OF_TWO <= 65536 // 2 // self.threads
+        return has_registers and self.shared_bytes <= _MOST_BYTES_OF_TWO
+
     def groups_at_once(self, layer: Layer) -> int:
-        """Return groups of all directions that one launch runs."""
-        groups = self.groups(layer.batch) * layer.directions
-        return min(groups, max(1, layer.chip.multiprocessors // self.group_blocks))
+        """Return groups of all directions that run at the same time."""
+        groups, chip = self.groups(layer.batch) * layer.directions, layer.chip
+        most = chip.multiprocessors // self.group_blocks
+        if self.cluster and chip.cluster_counts:
+            most = chip.cluster_counts[self.group_blocks - 1] * (2 if self.fits_twice else 1)
+        return min(groups, max(1, most))
 
     def waves(self, layer: Layer) -> int:
         """Return launches, one after the other, in which the GPU runs all groups."""
@@ -445,6 +466,7 @@ class KernelConfig(NamedTuple):
             "STAGED_BYTES": layout.staged_bytes,
             "WEIGHTS_AT": layout.weights_at,
             "RESET_FLAGS": _RESET_FLAGS,
+            "FIT_TWO": self.fits_twice,
         }
 
 

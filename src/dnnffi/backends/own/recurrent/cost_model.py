@@ -72,10 +72,10 @@ def gathered_words(config: KernelConfig) -> int:
 
 
 def shared_words(config: KernelConfig) -> int:
-    """Words that a block moves in shared memory in a step: weights, h, partial sums."""
+    """Words of h and of partial sums that a block moves in shared memory in a step."""
     partial_sums = 0 if config.scatter else _partial_sum_words(config)
     of_h = config.staged * (config.tile_warps + 1) * config.k_words * config.rows
-    return _weight_words(config) + of_h + partial_sums
+    return of_h + partial_sums
 
 
 def _partial_sum_words(config: KernelConfig) -> int:
@@ -90,8 +90,9 @@ def _weight_words(config: KernelConfig) -> int:
 
 
 _COMMON = (
-    *("products", "shared words", "streamed bytes", "bytes asked for ahead", "far bytes"),
-    *("cells", "ring words", "warps"),
+    *("products", "shared words", "shared weights"),
+    *("streamed bytes", "bytes asked for ahead", "far bytes"),
+    *("cells", "ring words", "ring words of a thread", "warps"),
 )
 
 
@@ -102,10 +103,12 @@ def _common(config: KernelConfig, layer: Layer) -> Work:
     return (
         _products(config),
         1e-4 * shared_words(config),
+        1e-4 * _weight_words(config),
         0.0 if config.stream_ring else 1e-5 * streamed,
         1e-5 * streamed if config.stream_ring else 0.0,
         far,
         float(config.thread_cells),
+        1e-3 * config.ring_words,
         config.ring_words / config.threads,
         config.threads / 256,
     )
@@ -177,7 +180,7 @@ CLUSTER = Family(
     "cluster",
     (
         *("exchange", "blocks", "words sent", "products", "partial sums", "words of h"),
-        *("cells", "ring words", "warps"),
+        *("cells", "ring words of a thread", "warps"),
     ),
     _cluster_work,
 )

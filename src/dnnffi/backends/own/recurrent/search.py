@@ -22,10 +22,10 @@ from dnnffi.backends.own.recurrent.divisions import (
     set_streaming,
 )
 
-_MAX_KERNELS = 4
+_MAX_KERNELS = 5
 """Kernels of a pass that are measured."""
 
-_MAX_RATIO = 1.6
+_MAX_RATIO = 1.7
 """The largest estimate of what is measured, as a multiple of the least one."""
 
 _MAX_OF_SHAPE = 2
@@ -47,7 +47,7 @@ _MIN_WIDE_THREADS = 256
 _MAX_CLUSTER_BLOCKS = 8
 """Blocks of a cluster on every device that has clusters."""
 
-_CLUSTER_BLOCKS = 8, 5, 4
+_CLUSTER_BLOCKS = 8, 5, 4, 3
 """Blocks of clusters; with fewer, each has more to do and sends less."""
 
 _BEST_ROW_THREADS, _MAX_ROW_THREADS = 160, 512
@@ -171,7 +171,9 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
             continue
         fitting = find_divisions(kind, chip, units, 8, 1, cluster=True)
-        found |= dict.fromkeys(one for one in fitting if not one.k_streamed)
+        found |= dict.fromkeys(
+            one for one in fitting if not one.k_streamed and one.waves(layer) == 1
+        )
     return list(found)
 
 

@@ -250,9 +250,7 @@ constexpr bool HAS_ROOM = !CROWDED && HELD_REGISTERS + 100 <= MAX_REGISTERS;
 /* Blocks of a cluster's forward kernel for which a multiprocessor is to have registers, where it has the shared
    memory. With one each, 32 clusters of four blocks did not run at once on 132 multiprocessors, and the last ones
    began when others had ended. Rows of unequal length took longer with two. */
-constexpr int BLOCK_BYTES = WEIGHTS_AT + (K_SHARED + STREAM_RING) * WARPS * WARP_TILES * 1024;
-constexpr bool FIT_TWO = BLOCK_BYTES <= 113 * 1024 && HELD_REGISTERS + 60 <= 65536 / 2 / THREADS;
-constexpr int MIN_BLOCKS = RESETS && !RAGGED && !STRICT && FIT_TWO ? 2 : 1;
+constexpr int MIN_BLOCKS = RESETS && !RAGGED && !STRICT && Config::FIT_TWO ? 2 : 1;
 
 /* A number that the compiler would otherwise compute again in every step, for example between a cell and what
    is sent of it. */

@@ -61,6 +61,7 @@ struct Config
     static constexpr int STAGED_BYTES = 32768;
     static constexpr int WEIGHTS_AT = 73728;
     static constexpr int RESET_FLAGS = 512;
+    static constexpr bool FIT_TWO = false;
     static constexpr int TIMELINE = 0;
     /* Constants of the kernels of single steps, of kernels that copy rows, and of small products. */
     static constexpr int INPUTS = 1024;
