@@ -36,14 +36,6 @@ FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
 )
-CLASSES = (
-    "since the run packed rows have classes of their own, which it did not measure, and the host "
-    "checks resets and begins a pass on ragged rows in fewer steps; needs a GPU"
-)
-DISTURBED = (
-    "after the run the tuner was changed: a busy host no longer decides about a candidate; "
-    "needs a GPU"
-)
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -54,18 +46,12 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": DISTURBED,
-    "callers.json": DISTURBED,
-    "device_lengths.json": DISTURBED,
     "first_call.json": ONE_STEP,
-    "gpu.json": DISTURBED,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
-    "stream.json": DISTURBED,
     "stream_conv.json": KERNELS,
-    "stream_resets.json": CLASSES,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
