@@ -56,7 +56,7 @@ MAX_TURNS = 4
 PROPERTIES = ("cluster", "far", "finds_places", "scatter", "staged")
 """Properties of kernels whose source a change may have in common."""
 
-MAX_KERNELS = 4
+MAX_KERNELS = 5
 """Kernels of a pass whose loss `report` prints."""
 
 NETWORKS = (
@@ -73,6 +73,14 @@ NETWORKS = (
     Network("gru", "float16", 304, 8),
     Network("lstm", "float16", 256, 8, 2),
     Network("gru", "float16", 2816, 32),
+    *(Network("lstm", dtype, 256, 256) for dtype in ("float16", "float32")),
+    *(Network("gru", dtype, 128, 256) for dtype in ("float16", "float32")),
+    Network("gru", "float32", 256, 256),
+    Network("lstm", "float16", 192, 256),
+    Network("lstm", "float16", 512, 256),
+    Network("lstm", "float32", 512, 128),
+    Network("gru", "float16", 1024, 128),
+    Network("lstm", "float16", 128, 512),
 )
 PASSES = ((True, False), (True, True), (False, False))
 """Whether a pass is one of training, and whether it is the backward pass."""
@@ -94,6 +102,12 @@ class Step(NamedTuple):
 def layer_of(network: Network, chip: Chip) -> Layer:
     """Return what the cost model has to know of a network."""
     return Layer(network.batch, network.directions, chip)
+
+
+def chip_of(record: dict[str, Any]) -> Chip:
+    """Return the GPU of a record."""
+    chip = Chip(**record["chip"])
+    return chip._replace(cluster_counts=tuple(chip.cluster_counts))
 
 
 def drawn(kind: Kind, layer: Layer, each: int, dice: random.Random) -> list[KernelConfig]:
@@ -274,7 +288,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.fit is not None:
         record = json.loads(options.fit.read_text(encoding="utf-8"))
-        chip, steps = Chip(**record["chip"]), read(record)
+        chip, steps = chip_of(record), read(record)
         costs = json.dumps(fit(steps, chip), indent=1)
         FIT.write_text(f"{costs}\n", encoding="utf-8")
         cost_model.costs_of.cache_clear()
@@ -287,8 +301,8 @@ def main() -> None:
     chip, steps, again = OwnCandidates(cupy_memory()).chip(), [], []
     if options.add:
         record = json.loads(options.json.read_text(encoding="utf-8"))
-        if record["chip"] != chip._asdict():
-            parser.error(f"{options.json} is of another GPU: {record['chip']}, this is {chip}")
+        if chip_of(record) != chip:
+            parser.error(f"{options.json} is of another GPU: {chip_of(record)}, this is {chip}")
         steps = read(record)
         if options.again is not None:
             steps, again = divided(steps, options.again)

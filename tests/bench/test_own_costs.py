@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from bench.scripts import run_script
 
-from dnnffi.backends.own.recurrent import cost_model
-from dnnffi.backends.own.recurrent.config import Chip
+from dnnffi.backends.own.recurrent import cost_model, search
+from dnnffi.backends.own.recurrent.config import Chip, Layer
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "verification" / "own_costs.json"
@@ -28,7 +28,7 @@ def record():
 
 
 def test_the_costs_are_those_that_fit_the_record(tool, record):
-    found = tool["fit"](tool["read"](record), Chip(**record["chip"]))
+    found = tool["fit"](tool["read"](record), tool["chip_of"](record))
     kept = json.loads(tool["FIT"].read_text(encoding="utf-8"))
     for name, costs in found.items():
         assert kept[name] == pytest.approx(costs, abs=2e-4)
@@ -36,9 +36,9 @@ def test_the_costs_are_those_that_fit_the_record(tool, record):
 
 
 def test_the_model_predicts_the_record(tool, record):
-    """Measuring the four configurations predicted fastest loses less than two percent of speed."""
-    *_, last = tool["report"](tool["read"](record), Chip(**record["chip"]))
-    assert last.startswith("the first 4: 1.0")
+    """Measuring the five configurations predicted fastest loses less than two percent of speed."""
+    *_, last = tool["report"](tool["read"](record), tool["chip_of"](record))
+    assert last.startswith("the first 5: 1.0")
     assert float(last.split()[3]) < 1.02
 
 
@@ -65,8 +65,11 @@ def test_a_record_is_read_as_it_was_written(tool):
         tool["Step"](number, config, 1.5)
         for number, config in list(tool["configurations"](H100, 1))[:20]
     ]
-    text = tool["text_of"]({"chip": H100._asdict()}, steps)
-    assert tool["read"](json.loads(text)) == steps
+    chip = H100._replace(cluster_counts=(132, 66, 39, 30, 22, 17, 15, 15))
+    record = json.loads(tool["text_of"]({"chip": chip._asdict()}, steps))
+    assert tool["read"](record) == steps
+    assert tool["chip_of"](record) == chip
+    assert search.find_clusters(steps[0].config.kind, Layer(64, 1, tool["chip_of"](record)))
 
 
 def test_steps_are_divided_by_a_property_of_their_kernels(tool, record):
