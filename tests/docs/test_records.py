@@ -36,6 +36,10 @@ FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
 )
+REFUSED = (
+    "after the run clusters that a device cannot hold, or not all at once, were refused in three "
+    "more cases, and results are looked up on their own device; needs a GPU"
+)
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -46,12 +50,18 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
+    "call_overhead.json": REFUSED,
+    "callers.json": REFUSED,
+    "device_lengths.json": REFUSED,
     "first_call.json": ONE_STEP,
+    "gpu.json": REFUSED,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
+    "stream.json": REFUSED,
     "stream_conv.json": KERNELS,
+    "stream_resets.json": REFUSED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,

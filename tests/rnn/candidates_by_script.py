@@ -77,7 +77,7 @@ class ScriptedCandidates:
     def __init__(self, memory, scripts):
         self.memory = memory
         self.scripts = scripts
-        self.version = "scripted 1.0"
+        self.given_version = "scripted 1.0"
         self.made = []
         self.open = 0
         self.runs = Counter()
@@ -90,6 +90,9 @@ class ScriptedCandidates:
 
     def offers(self, problem):
         return tuple(self.scripts)
+
+    def version(self, problem):
+        return self.given_version
 
     def prepare(self, names, problem, device):
         self.events.append(("prepare", *names))

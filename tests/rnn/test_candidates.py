@@ -97,9 +97,10 @@ def test_a_candidate_is_made_by_its_source(candidate, source, algorithm):
     assert found == (source, algorithm, "launch", "generator")
 
 
-def test_times_are_valid_for_the_versions_of_all_sources():
-    assert BOTH.version == "cudnn 1.0, own 1.0"
-    assert CandidateSet(VENDOR).version == "cudnn 1.0"
+def test_times_are_valid_for_the_versions_of_all_sources_of_a_problem():
+    assert BOTH.version(PROBLEM) == "cudnn 1.0, own 1.0"
+    assert CandidateSet(VENDOR).version(PROBLEM) == "cudnn 1.0"
+    assert CandidateSet(VENDOR, Source("own")).version(PROBLEM) == "cudnn 1.0"
 
 
 def test_a_source_that_offers_nothing_takes_no_part():

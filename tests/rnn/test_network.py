@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -102,19 +103,19 @@ def choice(gain=0.5):
 
 
 class Memory:
+    device = 0
+
+    def current_device(self):
+        return self.device
+
+    @contextmanager
     def use(self, device):
-        return SimpleNamespace(__enter__=None) and _Nothing()
+        before, self.device = self.device, device
+        yield
+        self.device = before
 
     def current_stream(self):
         return StreamAt(0)
-
-
-class _Nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
-        pass
 
 
 @pytest.fixture
@@ -135,10 +136,26 @@ def network(candidates, tuner):
         memory=memory,
         check=lambda problem: None,
         launch=lambda stream: launch_on(0, stream),
-        current_device=lambda: 0,
+        current_device=memory.current_device,
         current_stream=memory.current_stream,
     )
     return Network(candidates, parts, tuner)
+
+
+def test_results_of_a_device_are_looked_up_and_measured_with_it_current(network, tuner):
+    devices, parts = [], network.parts
+    parts.device = 1
+    for name in ("find", "measure"):
+        with_device = getattr(tuner, name)
+
+        def noted(*given, with_device=with_device):
+            devices.append(parts.memory.device)
+            return with_device(*given)
+
+        setattr(tuner, name, noted)
+    network.measure(network.class_of(problem()), problem())
+    assert devices == [1, 1]
+    assert parts.memory.device == 0
 
 
 def called(network, problem, times=1):

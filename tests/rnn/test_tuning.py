@@ -487,7 +487,7 @@ def tuner(memory=None, scripts=None, version="scripted 1.0"):
     """Return a tuner as in a new process, which knows only the results on disk."""
     memory = memory or ScriptedMemory()
     candidates = ScriptedCandidates(memory, scripts or {"standard": Script(2.0, 1.0)})
-    candidates.version = version
+    candidates.given_version = version
     return RNNTuner(candidates, memory, launch_on)
 
 

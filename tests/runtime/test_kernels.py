@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from dnnffi.device.interface import StreamAt
-from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
+from dnnffi.errors import CompileError, CudaError, LibraryNotFoundError, UnsupportedError
 from dnnffi.runtime import kernels as kernels_module
 from dnnffi.runtime.kernel_cache import KernelCache
 from dnnffi.runtime.kernels import Kernels
@@ -116,6 +116,18 @@ def test_a_device_before_compute_capability_9_has_no_clusters(kernels, driver, m
     older = driver.attributes(0)._replace(compute_capability=(8, 9))
     monkeypatch.setattr(driver, "attributes", lambda device: older)
     assert kernels.cluster_counts(0) == ()
+
+
+def test_without_an_answer_there_are_no_clusters(kernels, monkeypatch):
+    asked = []
+
+    def fail(*_, **__):
+        asked.append(1)
+        raise CompileError(6, "NVRTC_ERROR_COMPILATION", "nvrtcCompileProgram")
+
+    monkeypatch.setattr(kernels, "get", fail)
+    assert [kernels.cluster_counts(0) for _ in range(2)] == [(), ()]
+    assert len(asked) == 1
 
 
 def test_a_kernel_for_another_device_leaves_the_current_one(kernels, driver, standin):

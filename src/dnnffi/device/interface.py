@@ -248,7 +248,8 @@ class MemoryWithGraphs(Memory, Protocol):
     def cluster_counts(self, device: int) -> tuple[int, ...]:
         """Return how many clusters of 1, 2, ... 8 blocks ``device`` can hold at once.
 
-        Of blocks that have a multiprocessor each. Empty where it has no clusters.
+        Of blocks that have a multiprocessor each. Empty where it has no clusters, or where that
+        cannot be found out.
         """
 
     def constant(self, values: np.ndarray[Any, Any]) -> Array:

@@ -38,10 +38,13 @@ class CandidateSet:
         self._sources = {source.name: source for source in sources}
         self._vendor = sources[0]
 
-    @property
-    def version(self) -> str:
-        """The versions for which measured times are valid, with the device and the problem."""
-        return ", ".join(source.version for source in self._sources.values())
+    def version(self, problem: RNNProblem) -> str:
+        """Return the versions for which times are valid, with the device and the problem.
+
+        They are those of the sources that have candidates of the problem. Its device is current.
+        """
+        sources = self._sources.values()
+        return ", ".join(one.version for one in sources if one.offers(problem))
 
     @property
     def of_vendor(self) -> CandidateSet:

@@ -187,7 +187,8 @@ class Network:
         if tuner.is_capturing():
             return  # stored results are run and compared first
         found.is_looked_up = True
-        known = tuner.find(problem, self.parts.device)
+        with self.on_device():
+            known = tuner.find(problem, self.parts.device)
         if known is not None:
             self._apply(found, problem, known)
 
@@ -219,7 +220,8 @@ class Network:
             elif self.version and not in_full:
                 budget, borrowed = LATER_BUDGET, self.choice_for(found)
             of_others = None if borrowed is None else borrowed.found
-            choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
+            with self.on_device():
+                choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
     def choice_for(self, found: RNNClassState) -> Choice | None:

@@ -101,7 +101,7 @@ class RNNTuner(StoredResults[RNNProblem, RouteChoice]):
         spec = problem.spec
         is_exact = problem.options.tune == "now"
         return {
-            "engine": self._candidates.version,
+            "engine": self._candidates.version(problem),
             "spec": asdict(spec),
             "sizes": [*size_class(problem), *((problem.steps, problem.batch) if is_exact else ())],
             "training": problem.training,

@@ -16,7 +16,7 @@ from struct import Struct
 from typing import NamedTuple, Protocol
 
 from dnnffi.cache_folder import cache_folder
-from dnnffi.errors import CudaError, LibraryNotFoundError, UnsupportedError
+from dnnffi.errors import CompileError, CudaError, LibraryNotFoundError, UnsupportedError
 from dnnffi.log import logger
 from dnnffi.runtime.cuda._cdef import ffi
 from dnnffi.runtime.cuda.driver import Driver, load_driver
@@ -260,20 +260,25 @@ class Kernels:
     def cluster_counts(self, device: int) -> tuple[int, ...]:
         """Return how many clusters of 1, 2, ... 8 blocks are on a device at the same time.
 
-        Of blocks that have a multiprocessor each. Empty where the device has no clusters. Asked
-        once; raises as `get`.
+        Of blocks that have a multiprocessor each. Empty where the device has no clusters, or where
+        that cannot be found out. Asked once.
         """
         found = self._cluster_counts.get(device)
         if found is None:
-            attributes = self._driver.attributes(device)
             found = ()
-            if attributes.compute_capability >= _FIRST_WITH_CLUSTERS:
-                most = attributes.shared_bytes
-                kernel = self.get(_EMPTY, "empty", device, shared_bytes=most)
-                sizes = range(1, _MAX_CLUSTER_BLOCKS + 1)
-                found = tuple(kernel.clusters_at_once(blocks, 32, most) for blocks in sizes)
+            if self._driver.attributes(device).compute_capability >= _FIRST_WITH_CLUSTERS:
+                try:
+                    found = self._count_clusters(device)
+                except (CompileError, CudaError, UnsupportedError) as error:
+                    logger.info("no kernels in clusters: %s: %s", type(error).__name__, error)
             self._cluster_counts[device] = found
         return found
+
+    def _count_clusters(self, device: int) -> tuple[int, ...]:
+        most = self._driver.attributes(device).shared_bytes
+        kernel = self.get(_EMPTY, "empty", device, shared_bytes=most)
+        sizes = range(1, _MAX_CLUSTER_BLOCKS + 1)
+        return tuple(kernel.clusters_at_once(blocks, 32, most) for blocks in sizes)
 
     def _load(self, wanted: _LoadKey) -> Kernel:
         image = self._image(wanted)

@@ -404,14 +404,18 @@ def test_the_vendors_alone(own):
 def test_times_are_valid_for_these_kernels_and_cards_with_as_many_clusters(
     own, memory, monkeypatch
 ):
-    both = CandidateSet(Vendor(), own)
-    monkeypatch.setattr(memory, "cluster_counts", lambda device: (132, 66))
-    expected = f"kernels {candidates._VERSION} for (132, 232448, True, {50 << 20}, (132, 66))"
-    assert both.version == f"cuDNN 1.0, {expected}"
-    monkeypatch.setattr(memory, "cluster_counts", lambda device: (132, 64))
-    assert both.version != f"cuDNN 1.0, {expected}"
-    memory.kind = "rocm"
-    assert both.version == f"cuDNN 1.0, kernels {candidates._VERSION}"
+    both, counts = CandidateSet(Vendor(), own), tuple(range(132, 124, -1))
+    monkeypatch.setattr(memory, "cluster_counts", lambda device: counts)
+    expected = f"kernels {candidates._VERSION} for (132, 232448, True, {50 << 20}, {counts})"
+    assert both.version(ANY) == f"cuDNN 1.0, {expected}"
+    monkeypatch.setattr(memory, "cluster_counts", lambda device: (132,) * 8)
+    assert both.version(ANY) != f"cuDNN 1.0, {expected}"
+
+
+def test_the_times_of_the_vendor_alone_are_of_every_card(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "cluster_counts", lambda device: pytest.fail("asked the device"))
+    standard = with_options(PROBLEM, algorithm="standard")
+    assert CandidateSet(Vendor(), own).version(standard) == "cuDNN 1.0"
 
 
 def test_its_random_numbers_are_on_the_device(own, memory):

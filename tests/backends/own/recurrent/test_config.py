@@ -242,10 +242,29 @@ def test_what_is_offered_fits_on_an_h200(kind, batch, directions):
     kinds(),
     st.integers(1, 300),
     st.sampled_from([1, 2]),
-    st.builds(Chip, st.integers(1, 140), st.integers(16_000, 233_000)) | st.just(SMALL),
+    st.builds(
+        Chip,
+        st.integers(1, 140),
+        st.integers(16_000, 233_000),
+        st.booleans(),
+        cluster_counts=st.just(())
+        | st.lists(st.integers(0, 140), min_size=8, max_size=8).map(
+            lambda counts: tuple(sorted(counts, reverse=True))
+        ),
+    )
+    | st.just(SMALL),
 )
 def test_what_is_offered_fits_on_any_chip(kind, batch, directions, chip):
-    check_offered(kind._replace(narrow=False), Layer(batch, directions, chip))
+    layer = Layer(batch, directions, chip)
+    kind = kind._replace(narrow=False)
+    for one in (*check_offered(kind, layer), *select_whole_rows(kind, layer)):
+        if one.cluster:
+            assert chip.clusters_at_once(one.group_blocks) > 0
+            assert one.waves(layer) == 1
+
+
+def test_five_kernels_of_a_pass_are_offered():
+    assert len(select_configs(Kind("lstm", 512, "float16"), Layer(64, 1, H200))) == 5
 
 
 def test_an_h200_has_something_for_every_hidden_size():
@@ -400,8 +419,11 @@ def test_a_small_layer_can_be_a_clusters(hidden):
     assert not find_clusters(kind, Layer(64, 1, H200._replace(clusters=False)))
 
 
+COUNTS = 132, 66, 39, 30, 22, 17, 15, 15
+"""Clusters of 1 to 8 blocks that an H200 holds at once."""
+
+
 def test_a_cluster_is_offered_where_all_clusters_run_at_once():
-    counts = 132, 66, 39, 30, 22, 17, 15, 15  # of an H200
     wide, small = Kind("lstm", 256, "float32"), Kind("gru", 128, "float16")
     for kind, batch, in_theory, in_groups in (
         (wide, 240, True, True),
@@ -409,10 +431,30 @@ def test_a_cluster_is_offered_where_all_clusters_run_at_once():
         (small, 256, True, True),  # a multiprocessor has two blocks
     ):
         narrow = kind._replace(narrow=kind.can_be_narrow)
-        for known, expected in (((), in_theory), (counts, in_groups)):
+        for known, expected in (((), in_theory), (COUNTS, in_groups)):
             layer = Layer(batch, 1, H200._replace(cluster_counts=known))
             found = {one.threads for one in find_clusters(narrow, layer)}
             assert (256 in found) == expected
+
+
+def test_clusters_of_three_blocks_are_offered_where_four_do_not_run_at_once():
+    layer = Layer(256, 1, H200._replace(cluster_counts=COUNTS))
+    found = select_configs(Kind("lstm", 192, "float16"), layer)
+    assert 3 in {one.group_blocks for one in found}
+
+
+def test_whole_rows_are_in_clusters_that_all_run_at_once():
+    kind = Kind("rnn_tanh", 240, "float16")
+    for known, expected in (((), {4, 8}), (COUNTS, {4})):
+        layer = Layer(16, 1, H200._replace(cluster_counts=known))
+        assert {one.blocks for one in select_whole_rows(kind, layer)} == expected
+
+
+def test_two_blocks_need_the_shared_memory_of_both():
+    one = next(iter(find_clusters(Kind("gru", 128, "float16"), Layer(64, 1, H200))))
+    least = 2 * one.shared_bytes + 1024
+    assert one.fits_twice(least)
+    assert not one.fits_twice(least - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

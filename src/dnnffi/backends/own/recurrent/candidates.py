@@ -116,8 +116,6 @@ class OwnCandidates:
 
         Cards of one name differ in these.
         """
-        if why_not_here(self._memory):
-            return f"kernels {_VERSION}"
         return f"kernels {_VERSION} for {tuple(self.chip())}"
 
     def has(self, spec: RNNSpec) -> bool:
@@ -328,14 +326,17 @@ def _whole_rows_and_others(
     if kind.resets:
         without = _whole_rows_and_others(kind._replace(resets=False), layer)
         rows, found = (
-            tuple(
-                one for one in map(_with_resets, way) if one.shared_bytes <= layer.chip.shared_bytes
-            )
-            for way in without
+            tuple(one for one in map(_with_resets, way) if _has_room(one, layer)) for way in without
         )
         if rows or found:
             return rows, found
     return select_whole_rows(kind, layer), select_configs(kind, layer)
+
+
+def _has_room(config: KernelConfig, layer: Layer) -> bool:
+    """Whether a block has the shared memory, and all clusters run at once."""
+    fits = config.shared_bytes <= layer.chip.shared_bytes
+    return fits and not (config.cluster and config.waves(layer) > 1)
 
 
 def _with_resets(config: KernelConfig) -> KernelConfig:

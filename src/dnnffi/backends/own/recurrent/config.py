@@ -31,9 +31,15 @@ _RING_WARPS = 3
 _ROW_RING = 8  # steps without tensor cores are short
 _MANY_RING_WORDS = 3  # of a thread
 
-_MOST_BYTES_OF_TWO, _REGISTERS_OF_TWO = 113 << 10, 60
-"""Shared memory of a block, if a multiprocessor of compute capability 9.0 has two, and the fewest
-registers of a thread for all but weights and sums with which few such kernels spill."""
+_REGISTERS_OF_TWO = 60
+"""Registers of a thread for all but weights and sums, if a multiprocessor has two blocks: with
+fewer, more such kernels spill."""
+
+_SHARED_BYTES = 227 << 10
+"""Shared memory of a block of compute capability 9.0."""
+
+_RESERVED_BYTES = 1 << 10
+"""Shared memory that a multiprocessor keeps for each of its blocks."""
 
 
 class Chip(NamedTuple):
@@ -50,6 +56,12 @@ class Chip(NamedTuple):
     clusters: bool = False
     l2_bytes: int = 50 << 20
     cluster_counts: tuple[int, ...] = ()
+
+    def clusters_at_once(self, blocks: int) -> int:
+        """Return how many clusters of ``blocks`` blocks, at most 8, run at once."""
+        if self.cluster_counts:
+            return self.cluster_counts[blocks - 1]
+        return self.multiprocessors // blocks if self.clusters else 0
 
 
 class Layer(NamedTuple):
@@ -388,19 +400,26 @@ class KernelConfig(NamedTuple):
         """Return groups of one direction."""
         return -(-batch // self.group_rows)
 
-    @property
-    def fits_twice(self) -> bool:
-        """Whether a multiprocessor seems to have shared memory and registers for two blocks."""
-        held = 0 if self.parts else self.warp_tiles * (8 * self.k_registers + self.rows // 2)
+    def fits_twice(self, shared_bytes: int = _SHARED_BYTES) -> bool:
+        """Whether a multiprocessor is expected to have room for two blocks.
+
+        ``shared_bytes`` is the most that the device gives a block. Registers are those of weights
+        and sums, and the fewest for the rest of a step.
+        """
+        if self.parts:  # all weights are in registers
+            return False
+        held = self.warp_tiles * (8 * self.k_registers + self.rows // 2)
         has_registers = held + _REGISTERS_OF_TWO <= 65536 // 2 // self.threads
-        return has_registers and self.shared_bytes <= _MOST_BYTES_OF_TWO
+        two = 2 * (self.shared_bytes + _RESERVED_BYTES)
+        return has_registers and two <= shared_bytes + _RESERVED_BYTES
 
     def groups_at_once(self, layer: Layer) -> int:
         """Return groups of all directions that run at the same time."""
         groups, chip = self.groups(layer.batch) * layer.directions, layer.chip
         most = chip.multiprocessors // self.group_blocks
-        if self.cluster and chip.cluster_counts:
-            most = chip.cluster_counts[self.group_blocks - 1] * (2 if self.fits_twice else 1)
+        if self.cluster:
+            each = 2 if self.fits_twice(chip.shared_bytes) else 1
+            most = each * chip.clusters_at_once(self.group_blocks)
         return min(groups, max(1, most))
 
     def waves(self, layer: Layer) -> int:
@@ -466,7 +485,7 @@ class KernelConfig(NamedTuple):
             "STAGED_BYTES": layout.staged_bytes,
             "WEIGHTS_AT": layout.weights_at,
             "RESET_FLAGS": _RESET_FLAGS,
-            "FIT_TWO": self.fits_twice,
+            "FIT_TWO": self.fits_twice(),
         }
 
 

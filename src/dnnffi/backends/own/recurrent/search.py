@@ -164,11 +164,13 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
     found: dict[KernelConfig, None] = {}
     groups = -(-layer.batch // 8) * layer.directions
     for most in _CLUSTER_BLOCKS:
-        if not chip.clusters or most < kind.layers:
+        if most < kind.layers:
             continue
         units = least_units(kind, most // kind.layers)
         blocks = -(-kind.padded // units) * kind.layers
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
+            continue
+        if not chip.clusters_at_once(blocks):
             continue
         fitting = find_divisions(kind, chip, units, 8, 1, cluster=True)
         found |= dict.fromkeys(
@@ -188,7 +190,11 @@ def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     found = _find_whole_rows(1, kind, layer)[:2]
     if not found and layer.chip.clusters:
         for blocks in (_MAX_CLUSTER_BLOCKS, _MAX_CLUSTER_BLOCKS // 2):
-            found += _find_whole_rows(blocks, kind, layer)[:1]
+            found += [
+                one
+                for one in _find_whole_rows(blocks, kind, layer)
+                if layer.chip.clusters_at_once(one.blocks) and one.waves(layer) == 1
+            ][:1]
     return tuple(found)
 
 
