@@ -31,11 +31,15 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a block may be given without asking the driver for more."""
 
 _INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+
 _EMPTY = 'extern "C" __global__ void empty() {}'
+"""A kernel that needs nothing, so that its blocks have the place that a device has for any."""
+
 _MAX_CLUSTER_BLOCKS = 8
 """Blocks that a cluster can have on every device that has clusters."""
 
 _FIRST_WITH_CLUSTERS = (9, 0)
+"""The first compute capability that has clusters."""
 
 _COOPERATIVE = ffi.new("CUlaunchAttribute[1]")
 _COOPERATIVE[0].id = ffi.integer_const("CU_LAUNCH_ATTRIBUTE_COOPERATIVE")

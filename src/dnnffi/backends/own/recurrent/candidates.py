@@ -336,7 +336,7 @@ def _whole_rows_and_others(
 def _has_room(config: KernelConfig, layer: Layer) -> bool:
     """Whether a block has the shared memory, and all clusters run at once."""
     fits = config.shared_bytes <= layer.chip.shared_bytes
-    return fits and not (config.cluster and config.waves(layer) > 1)
+    return fits and (not config.cluster or config.runs_at_once(layer))
 
 
 def _with_resets(config: KernelConfig) -> KernelConfig:

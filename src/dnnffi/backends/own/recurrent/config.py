@@ -422,8 +422,14 @@ class KernelConfig(NamedTuple):
             most = each * chip.clusters_at_once(self.group_blocks)
         return min(groups, max(1, most))
 
+    def runs_at_once(self, layer: Layer) -> bool:
+        """Whether all groups run at the same time. Some devices hold no cluster of some sizes."""
+        if self.cluster and not layer.chip.clusters_at_once(self.group_blocks):
+            return False
+        return self.waves(layer) == 1
+
     def waves(self, layer: Layer) -> int:
-        """Return launches, one after the other, in which the GPU runs all groups."""
+        """Return how many times `groups_at_once` run, one after the other, until all have run."""
         groups = self.groups(layer.batch) * layer.directions
         return -(-groups // self.groups_at_once(layer))
 

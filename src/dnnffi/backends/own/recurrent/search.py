@@ -163,18 +163,16 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
     chip = layer.chip
     found: dict[KernelConfig, None] = {}
     groups = -(-layer.batch // 8) * layer.directions
-    for most in _CLUSTER_BLOCKS:
+    for most in _CLUSTER_BLOCKS if chip.clusters else ():
         if most < kind.layers:
             continue
         units = least_units(kind, most // kind.layers)
         blocks = -(-kind.padded // units) * kind.layers
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
             continue
-        if not chip.clusters_at_once(blocks):
-            continue
         fitting = find_divisions(kind, chip, units, 8, 1, cluster=True)
         found |= dict.fromkeys(
-            one for one in fitting if not one.k_streamed and one.waves(layer) == 1
+            one for one in fitting if not one.k_streamed and one.runs_at_once(layer)
         )
     return list(found)
 
@@ -190,11 +188,8 @@ def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     found = _find_whole_rows(1, kind, layer)[:2]
     if not found and layer.chip.clusters:
         for blocks in (_MAX_CLUSTER_BLOCKS, _MAX_CLUSTER_BLOCKS // 2):
-            found += [
-                one
-                for one in _find_whole_rows(blocks, kind, layer)
-                if layer.chip.clusters_at_once(one.blocks) and one.waves(layer) == 1
-            ][:1]
+            fitting = _find_whole_rows(blocks, kind, layer)
+            found += [one for one in fitting if one.runs_at_once(layer)][:1]
     return tuple(found)
 
 
