@@ -106,7 +106,7 @@ def layer_of(network: Network, chip: Chip) -> Layer:
 
 def chip_of(record: dict[str, Any]) -> Chip:
     """Return the GPU of a record."""
-    chip = Chip(**record["chip"])
+    chip = Chip(*(record["chip"][name] for name in Chip._fields))
     return chip._replace(cluster_counts=tuple(chip.cluster_counts))
 
 

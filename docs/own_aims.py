@@ -33,7 +33,7 @@ Figures = Mapping[str, Any]
 Ratios = dict[str, float]
 """The time of the fastest peer over that of dnnffi, by the name of a shape."""
 
-H200 = Chip(132, 232_448, clusters=True)
+H200 = Chip(132, 232_448, cluster_counts=(132, 66, 39, 30, 22, 17, 15, 15))
 """The device of the records."""
 SHARED_RATE = 128 * 1830
 """Bytes that a multiprocessor reads or writes in a microsecond in shared memory, at 1.83 GHz."""

@@ -21,13 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from chips import H200
+
 from dnnffi.backends.own.bias import bias_kernel
 from dnnffi.backends.own.depthwise.gather import gather_kernel, tiles
 from dnnffi.backends.own.depthwise.weights import weights_kernels
 from dnnffi.backends.own.epilogue import epilogue_kernel
 from dnnffi.backends.own.image_copy import copy_kernel
 from dnnffi.backends.own.recurrent import kernels, search
-from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
+from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import find_scatter_divisions
 from dnnffi.backends.own.recurrent.one_step import division
@@ -42,7 +44,6 @@ from dnnffi.spec.layouts import LAYOUTS
 
 RECORD = Path(__file__).with_name("cuda_resources.json")
 ARCHITECTURES = "sm_80", "sm_90", "sm_90a"
-H100 = Chip(132, 232_448, clusters=True)
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -80,7 +81,7 @@ def resources(log: str) -> dict[str, Resources]:
 
 def _most_promising(kind: Kind, batch: int) -> KernelConfig:
     """Return the first configuration that is not a cluster."""
-    found = search.select_configs(kind, Layer(batch, 1, H100))
+    found = search.select_configs(kind, Layer(batch, 1, H200))
     return next(one for one in found if not one.cluster)
 
 
@@ -111,7 +112,7 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
             ("gru", "float32", 128, 256, 1, {"resets": True}),
         ):
             kind = Kind(mode, hidden, dtype, **training, layers=layers, **more)
-            layer = Layer(batch, 1, H100)
+            layer = Layer(batch, 1, H200)
             found = search.find_clusters(kind, layer)
             words = " ".join((mode, dtype, str(hidden), *more, "clustered", str(layers), phase))
             yield words, min(found, key=partial(step_us, layer=layer))
@@ -121,11 +122,11 @@ def _pairs() -> Iterator[tuple[str, KernelConfig]]:
         ):
             kind = Kind(mode, hidden, dtype, **training)
             words = f"{mode} {dtype} {hidden} whole_rows {phase}"
-            yield words, search.select_whole_rows(kind, Layer(batch, 1, H100))[0]
+            yield words, search.select_whole_rows(kind, Layer(batch, 1, H200))[0]
         kind = Kind("lstm", 256, "float16", **training)
-        found = search.select_layers_at_once(kind, Layer(8, 1, H100), 2, steps=100)[0]
+        found = search.select_layers_at_once(kind, Layer(8, 1, H200), 2, steps=100)[0]
         yield f"lstm float16 256 at once {phase}", found
-    kind, layer = Kind("lstm", 1536, "bfloat16", True, True), Layer(16, 1, H100)
+    kind, layer = Kind("lstm", 1536, "bfloat16", True, True), Layer(16, 1, H200)
     shares = min(find_scatter_divisions(kind, layer, rows=16), key=partial(step_us, layer=layer))
     yield "lstm bfloat16 1536 scattered backward", shares
     kind = Kind("lstm", 512, "float16", **inference)
@@ -196,7 +197,7 @@ def programs() -> dict[str, tuple[KernelSource, bool]]:
     ):
         kind = Kind(mode, hidden, dtype)
         name = f"{mode} {dtype} {hidden} one step"
-        found[name] = division(kind, 200, batch, 1, H100.multiprocessors).kernel(), False
+        found[name] = division(kind, 200, batch, 1, H200.multiprocessors).kernel(), False
         found[f"{name} backward"] = kernels.one_step_gradients_kernel(kind, CONSTANTS), False
     for dtype in ("float16", "bfloat16", "float32"):
         found[f"bias {dtype}"] = kernels.bias_kernel(dtype), False

@@ -29,7 +29,7 @@ from os import cpu_count
 from pathlib import Path
 from typing import NamedTuple
 
-from cuda_check import H100
+from chips import H200
 
 from dnnffi.backends.own.recurrent import kernels, search
 from dnnffi.backends.own.recurrent.config import KernelConfig, Kind, Layer
@@ -123,7 +123,7 @@ def configurations() -> dict[str, KernelConfig]:
     for network, of_kind in product(NETWORKS, KINDS):
         mode, dtype, hidden, batch = network
         kind = Kind(mode, hidden, dtype, **dict.fromkeys(of_kind.split(), True))
-        for number, one in enumerate(search.select_configs(kind, Layer(batch, 1, H100)), 1):
+        for number, one in enumerate(search.select_configs(kind, Layer(batch, 1, H200)), 1):
             if not one.cluster and not one.scatter and not one.stream_ring:
                 words = mode, dtype, hidden, batch, *of_kind.split(), number
                 found[" ".join(map(str, words))] = one

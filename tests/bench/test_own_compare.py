@@ -6,8 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from chips import H200
 
-from dnnffi.backends.own.recurrent.config import Chip, Kind
+from dnnffi.backends.own.recurrent.config import Kind
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "own_compare.py"
 
@@ -45,11 +46,11 @@ def test_the_least_time_of_several_turns_counts(tool):
 
 @pytest.mark.parametrize("number", range(28))
 def test_each_network_has_configurations_and_a_problem(tool, number):
-    network, chip = tool.NETWORKS[number], Chip(132, 232_448, clusters=True)
+    network = tool.NETWORKS[number]
     training = network.training
     kind = Kind(network.mode, network.hidden, network.dtype, training, ragged=network.ragged)
     for backward in (False, True)[: 1 + training]:
-        assert tool.configs(kind._replace(backward=backward), network, chip)
+        assert tool.configs(kind._replace(backward=backward), network, H200)
     problem = tool.problem_of(network)
     expected = network.steps, network.batch, training
     assert (problem.steps, problem.batch, problem.training) == expected
@@ -57,7 +58,7 @@ def test_each_network_has_configurations_and_a_problem(tool, number):
 
 @pytest.mark.parametrize("part", ["config", "kind"])
 def test_a_configuration_of_which_a_source_lacks_a_field_is_left_out(tool, part):
-    config = tool.pairs(Chip(132, 232_448, clusters=True))[0].forward
+    config = tool.pairs(H200)[0].forward
     made, fields = tool.config_of(config), config if part == "config" else config["kind"]
     assert tool.fields_of(made) == config
     fields["later"] = False
@@ -67,7 +68,7 @@ def test_a_configuration_of_which_a_source_lacks_a_field_is_left_out(tool, part)
 
 
 def test_a_backward_kernel_is_one_of_training(tool):
-    found = tool.pairs(Chip(132, 232_448, clusters=True))
+    found = tool.pairs(H200)
     assert {pair.network for pair in found} == set(range(len(tool.NETWORKS)))
     for pair in found:
         assert (pair.backward is not None) == tool.NETWORKS[pair.network].training

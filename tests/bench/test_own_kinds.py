@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 from bench.scripts import run_script
+from chips import H200
 
 from dnnffi.backends.own.recurrent.candidates import kind_of
-from dnnffi.backends.own.recurrent.config import Chip
-
-CHIP = Chip(132, 232_448, clusters=True)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +19,7 @@ def test_a_kernel_of_a_kind_differs_in_that_alone_and_runs_its_problem(tool, nam
     networks = [one for one in tool["NETWORKS"] if name == "resets" or not one.ragged]
     assert networks
     for network in networks:
-        for one, _ in tool["paired"](network, CHIP):
+        for one, _ in tool["paired"](network, H200):
             other = tool["of_kind"](one, name)
             fields = tool["KINDS"][name]
             assert other._replace(kind=other.kind._replace(**dict.fromkeys(fields, False))) == one

@@ -49,6 +49,9 @@ class Vendor:
 
     name, version = "cudnn", "cuDNN 1.0"
 
+    def may_offer(self, problem):
+        return True
+
     def refusal(self, problem):
         return None
 
@@ -406,7 +409,7 @@ def test_times_are_valid_for_these_kernels_and_cards_with_as_many_clusters(
 ):
     both, counts = CandidateSet(Vendor(), own), tuple(range(132, 124, -1))
     monkeypatch.setattr(memory, "cluster_counts", lambda device: counts)
-    expected = f"kernels {candidates._VERSION} for (132, 232448, True, {50 << 20}, {counts})"
+    expected = f"kernels {candidates._VERSION} for (132, 232448, {counts}, {50 << 20})"
     assert both.version(ANY) == f"cuDNN 1.0, {expected}"
     monkeypatch.setattr(memory, "cluster_counts", lambda device: (132,) * 8)
     assert both.version(ANY) != f"cuDNN 1.0, {expected}"

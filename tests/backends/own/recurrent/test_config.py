@@ -7,6 +7,7 @@ import itertools
 import random
 
 import pytest
+from chips import H200
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +35,6 @@ from dnnffi.backends.own.recurrent.search import (
 from dnnffi.spec.checks import ITEM_SIZES
 from simulators.cuda.emulator import EmulatorError, functions
 
-H200 = Chip(132, 232_448, clusters=True)
 SMALL = Chip(20, 101_376)
 
 KINDS = [
@@ -246,8 +246,7 @@ def test_what_is_offered_fits_on_an_h200(kind, batch, directions):
         Chip,
         st.integers(1, 140),
         st.integers(16_000, 233_000),
-        st.booleans(),
-        cluster_counts=st.just(())
+        st.just(())
         | st.lists(st.integers(0, 140), min_size=8, max_size=8).map(
             lambda counts: tuple(sorted(counts, reverse=True))
         ),
@@ -306,7 +305,7 @@ def test_a_block_has_room_for_whole_rows_and_all_weights(kind, batch, directions
     assert len(found) <= 2
     weights = kind.gates * kind.padded**2
     for one in found:
-        assert one.blocks <= (8 if chip.clusters else 1)
+        assert one.blocks <= (8 if chip.cluster_counts else 1)
         assert (one.k_streamed, one.exchange_bytes(9)) == (0, 0)
         assert one.rows <= one.parts
         assert one.blocks * one.threads * min(255, 65536 // one.threads) >= weights
@@ -389,20 +388,18 @@ def test_weights_that_l2_has_no_room_for_are_far():
 
 
 @pytest.mark.parametrize(
-    ("mode", "dtype", "hidden", "batch", "shares"),
+    ("mode", "dtype", "hidden", "exchanges_shares"),
     [
-        ("lstm", "float16", 2048, 64, {True}),
-        ("lstm", "float32", 1024, 64, {True}),
-        ("gru", "float16", 128, 64, {False}),
-        ("lstm", "float16", 64, 64, {False}),
-        ("lstm", "float32", 64, 64, {False, True}),
+        ("lstm", "float16", 2048, True),
+        ("lstm", "float32", 1024, True),
+        ("gru", "float16", 128, False),
+        ("lstm", "float16", 64, False),
+        ("lstm", "float32", 64, False),
     ],
 )
-def test_large_layers_exchange_shares_and_small_ones_gather(mode, dtype, hidden, batch, shares):
+def test_large_layers_exchange_shares_and_small_ones_gather(mode, dtype, hidden, exchanges_shares):
     kind = Kind(mode, hidden, dtype, training=True, backward=True)
-    found = select_configs(kind, Layer(batch, 1, H200))
-    assert {one.scatter for one in found} == shares
-    assert found[0].scatter == (hidden >= 1024)
+    assert select_configs(kind, Layer(64, 1, H200))[0].scatter == exchanges_shares
 
 
 def test_teams_grow_with_the_layer():
@@ -418,11 +415,11 @@ def test_teams_grow_with_the_layer():
 def test_a_small_layer_can_be_a_clusters(hidden):
     kind = Kind("lstm", hidden, "float16")
     assert find_clusters(kind, Layer(64, 1, H200))
-    assert not find_clusters(kind, Layer(64, 1, H200._replace(clusters=False)))
+    assert not find_clusters(kind, Layer(64, 1, H200._replace(cluster_counts=())))
 
 
-COUNTS = 132, 66, 39, 30, 22, 17, 15, 15
-"""Clusters of 1 to 8 blocks that an H200 holds at once."""
+WHOLE = H200._replace(cluster_counts=tuple(132 // blocks for blocks in range(1, 9)))
+"""A device whose clusters may lie anywhere."""
 
 
 def test_a_cluster_is_offered_where_all_clusters_run_at_once():
@@ -433,23 +430,21 @@ def test_a_cluster_is_offered_where_all_clusters_run_at_once():
         (small, 256, True, True),  # a multiprocessor has two blocks
     ):
         narrow = kind._replace(narrow=kind.can_be_narrow)
-        for known, expected in (((), in_theory), (COUNTS, in_groups)):
-            layer = Layer(batch, 1, H200._replace(cluster_counts=known))
-            found = {one.threads for one in find_clusters(narrow, layer)}
+        for chip, expected in ((WHOLE, in_theory), (H200, in_groups)):
+            found = {one.threads for one in find_clusters(narrow, Layer(batch, 1, chip))}
             assert (256 in found) == expected
 
 
 def test_clusters_of_three_blocks_are_offered_where_four_do_not_run_at_once():
-    layer = Layer(256, 1, H200._replace(cluster_counts=COUNTS))
-    found = select_configs(Kind("lstm", 192, "float16"), layer)
+    found = select_configs(Kind("lstm", 192, "float16"), Layer(256, 1, H200))
     assert 3 in {one.group_blocks for one in found}
 
 
 def test_whole_rows_are_in_clusters_that_all_run_at_once():
     kind = Kind("rnn_tanh", 240, "float16")
-    for known, expected in (((), {4, 8}), (COUNTS, {4})):
-        layer = Layer(16, 1, H200._replace(cluster_counts=known))
-        assert {one.blocks for one in select_whole_rows(kind, layer)} == expected
+    for chip, expected in ((WHOLE, {4, 8}), (H200, {4})):
+        found = select_whole_rows(kind, Layer(16, 1, chip))
+        assert {one.blocks for one in found} == expected
 
 
 def test_two_blocks_need_the_shared_memory_of_both():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import needs
 import pytest
+from chips import H200
 
 from dnnffi.backends.own.recurrent import source
-from dnnffi.backends.own.recurrent.config import Chip, Kind, Layer
+from dnnffi.backends.own.recurrent.config import Kind, Layer
 from dnnffi.backends.own.recurrent.divisions import MAX_LOADS
 from dnnffi.backends.own.recurrent.kernels import (
     bias_kernel,
@@ -32,14 +33,13 @@ FOLDER = Path(source.__file__).parent / "cuda"
 FILES = sorted(path.name for path in FOLDER.glob("*.cu*"))
 COMMON = sorted(path.name for path in (FOLDER.parents[1] / "cuda" / "common").glob("*.cu*"))
 HEADERS = [name for name in FILES if name.endswith(".cuh")]
-H100 = Chip(132, 232_448, clusters=True)
 ROOT = Path(__file__).resolve().parents[4]
 
 
 def example():
     """Return a forward kernel's configuration: an LSTM in float16, 1024 units, a batch of 64."""
     kind = Kind("lstm", 1024, "float16", training=True)
-    found = find_gathers(kind, Layer(64, 1, H100))
+    found = find_gathers(kind, Layer(64, 1, H200))
     return next(one for one in found if one[1:6] == (32, 16, 1, 4, 2) and one.chunks == 1)
 
 

@@ -125,8 +125,12 @@ class OwnCandidates:
         reason = self._refusal_reason(problem)
         return UnsupportedError("dnnffi", "", reason) if reason else None
 
+    def may_offer(self, problem: RNNProblem) -> bool:
+        is_wanted = problem.options.algorithm in ("auto", OWN)
+        return is_wanted and not self._refusal_reason(problem)
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        if problem.options.algorithm not in ("auto", OWN) or self._refusal_reason(problem):
+        if not self.may_offer(problem):
             return ()
         return tuple(name for name, _ in self._named(problem))
 
@@ -265,13 +269,11 @@ class OwnCandidates:
         """Return the properties of the current device that divisions depend on."""
         memory = self._memory
         device = memory.current_device()
-        counts = memory.cluster_counts(device)
         return Chip(
             memory.architecture(device).multiprocessors,
             memory.shared_bytes(device),
-            bool(counts),
+            memory.cluster_counts(device),
             memory.l2_bytes(device),
-            counts,
         )
 
 

@@ -48,20 +48,17 @@ class Chip(NamedTuple):
     ``cluster_counts`` has how many clusters of 1, 2, ... 8 blocks run at once if each block has a
     multiprocessor. A cluster lies within a group of multiprocessors, and these groups are of
     several sizes, which differ between cards of one name: an H200 of 132 multiprocessors ran 30
-    clusters of four. It is empty where that is not known.
+    clusters of four. It is empty where there are no clusters, or the driver does not say.
     """
 
     multiprocessors: int
     shared_bytes: int
-    clusters: bool = False
-    l2_bytes: int = 50 << 20
     cluster_counts: tuple[int, ...] = ()
+    l2_bytes: int = 50 << 20
 
     def clusters_at_once(self, blocks: int) -> int:
         """Return how many clusters of ``blocks`` blocks, at most 8, run at once."""
-        if self.cluster_counts:
-            return self.cluster_counts[blocks - 1]
-        return self.multiprocessors // blocks if self.clusters else 0
+        return self.cluster_counts[blocks - 1] if self.cluster_counts else 0
 
 
 class Layer(NamedTuple):
@@ -316,7 +313,7 @@ class KernelConfig(NamedTuple):
     def finds_places(self) -> bool:
         """Whether a step computes the places of a thread's ring words again, to save registers.
 
-        By steps measured on an H100 (``own_costs.json``): faster if a thread has many words, or
+        By steps measured on an H100: faster if a thread has many words, or
         if rows or cells need the registers; slower in the short steps of others. NVRTC 13.0
         crashed on four kernels that do, and compiles them without. The blocks of all four have 5 or
         7 words of an array, or a power of two times as many.

@@ -1,7 +1,7 @@
 """Estimates of the time of a step, which decide which configurations are measured.
 
 An estimate is the sum of what a block does in a step, each part times its cost in microseconds.
-``cost_fit.json`` has the costs, fitted to measurements on an H100 (``own_costs.json`` in the
+``cost_fit.json`` has the costs, fitted to measurements on an H200 (``own_costs.json`` in the
 documentation) by ``benchmarks/own_costs.py``, which prints how well they predict. On other GPUs the
 same costs are used: the tuner measures what they select.
 """

@@ -103,7 +103,8 @@ def _select_likely(found: Iterable[KernelConfig], layer: Layer, most: int) -> li
     return chosen
 
 
-def find_gathers(kind: Kind, layer: Layer) -> list[KernelConfig]:
+@lru_cache(maxsize=64)
+def find_gathers(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     """Return configurations whose blocks gather words through L2, in the likely shapes."""
     by_shape: dict[tuple[int, int, int], list[KernelConfig]] = {}
     least: dict[tuple[int, int, int], float] = {}
@@ -121,13 +122,14 @@ def find_gathers(kind: Kind, layer: Layer) -> list[KernelConfig]:
             estimate = step_us(set_streaming(typical, layer), layer)
             least[shape] = min(estimate, least.get(shape, estimate))
     best = sorted(by_shape, key=lambda shape: (least[shape], shape))[:_MAX_SHAPES]
-    return [set_streaming(one, layer) for shape in best for one in by_shape[shape]]
+    return tuple(set_streaming(one, layer) for shape in best for one in by_shape[shape])
 
 
 def _list_shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]]:
     """Yield units of a block, rows and sub-tiles of a group, and chunks of a step's words.
 
     Groups of 32 or 64 rows read weights from shared memory, or from L2, for all of them at once.
+    Layers that run at once keep theirs in registers, and have smaller groups.
     """
     multiprocessors = layer.chip.multiprocessors // kind.layers
     for rows, subtiles in ((8, 1), (16, 1), (16, 2), (32, 1), (64, 1)):
@@ -135,6 +137,8 @@ def _list_shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]
         groups = -(-layer.batch // group_rows) * layer.directions
         many = kind.exchanged * group_rows >= _MIN_WIDE_WORDS
         if (rows > 8 and group_rows >= 2 * layer.batch) or (rows > 16 and not many):
+            continue
+        if rows > 16 and kind.layers > 1:
             continue
         for blocks in (max(1, multiprocessors // groups), max(1, multiprocessors)):
             least = least_units(kind, blocks)
@@ -163,7 +167,7 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
     chip = layer.chip
     found: dict[KernelConfig, None] = {}
     groups = -(-layer.batch // 8) * layer.directions
-    for most in _CLUSTER_BLOCKS if chip.clusters else ():
+    for most in _CLUSTER_BLOCKS if chip.cluster_counts else ():
         if most < kind.layers:
             continue
         units = least_units(kind, most // kind.layers)
@@ -186,7 +190,7 @@ def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
     if kind.layers > 1:
         return ()
     found = _find_whole_rows(1, kind, layer)[:2]
-    if not found and layer.chip.clusters:
+    if not found and layer.chip.cluster_counts:
         for blocks in (_MAX_CLUSTER_BLOCKS, _MAX_CLUSTER_BLOCKS // 2):
             fitting = _find_whole_rows(blocks, kind, layer)
             found += [one for one in fitting if one.runs_at_once(layer)][:1]
@@ -234,9 +238,7 @@ def select_layers_at_once(
     fitting = [
         one
         for one in find_gathers(kind._replace(layers=layers), layer)
-        if one.chunks == 1
-        and one.rows <= 16
-        and one.waves(layer) == 1
+        if one.waves(layer) == 1
         and one.groups(layer.batch) * one.exchange_bytes(steps) <= _MAX_EXCHANGED_BYTES
         and not one.k_streamed
         and step_us(one, layer) < layers * least
