@@ -3,8 +3,8 @@
     python benchmarks/first_call.py [--json FILE]
 
 Each network runs in a process of its own, whose folders for compiled kernels and for results of the
-tuner are empty: sixty calls in a loop, each waited for. The first call loads cuDNN; the eighth one
-compiles our kernels and measures. CuPy and its context are there before.
+tuner are empty: sixty calls in a loop, each waited for. The first call loads cuDNN; one
+of the next compiles our kernels and measures. CuPy and its context are there before.
 """
 
 from __future__ import annotations

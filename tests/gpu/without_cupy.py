@@ -114,7 +114,7 @@ def dropout_of_own_kernels_on_tensors():
     import torch
 
     _, x, weights = network_of_torch(torch)
-    options = options_of_torch(torch, algorithm="own")
+    options = options_of_torch(torch, algorithm="own", tune="off")
 
     def forward(state):
         y, _, _ = dnnffi.lstm_forward(

@@ -16,13 +16,19 @@ from simulators.cuda.memory import SimulatedMemory
 
 @dataclass
 class Script:
-    """The behaviour of a candidate: milliseconds of an operation, its results, where it fails."""
+    """The behaviour of a candidate: milliseconds of an operation, its results, where it fails.
+
+    ``first`` are milliseconds that the first operation takes besides, to load kernels, and
+    ``making`` those until it can be called.
+    """
 
     direct: float = 1.0
     replayed: float = 1.0
     result: float = 1.0
     fails_at: str = ""  # "make", "run", "later", "capture" or "replay"
     error: Callable[[], Exception] = RuntimeError
+    first: float = 0.0
+    making: float = 0.0
 
 
 class ScriptedMemory(SimulatedMemory):
@@ -101,6 +107,9 @@ class ScriptedCandidates:
     def left_out(self, offers, times):
         return {name: f"left out after {times[name]}" for name in offers if times[name] > 2}
 
+    def is_of_vendor(self, candidate):
+        return not candidate.startswith("own")
+
     def is_behind(self, candidate, times):
         return candidate in self.measured_last and bool(times)
 
@@ -113,6 +122,7 @@ class ScriptedCandidates:
         self.made.append((candidate, problem, launch.device, generator))
         if script.fails_at == "make":
             raise script.error()
+        self.memory.milliseconds += script.making
         return ScriptedExecutor(self, problem, candidate, script)
 
 
@@ -153,6 +163,8 @@ class ScriptedExecutor(AddressExecutor):
         written = list(written)
 
         def work():
+            if not any(name == self.algorithm for name, *_ in runs):
+                memory.milliseconds += script.first
             runs[self.algorithm, operation, "replayed" if captured else "direct"] += 1
             memory.milliseconds += script.replayed if captured else script.direct
             if script.fails_at == ("replay" if captured else "later"):

@@ -24,6 +24,9 @@ class Source:
     def refusal(self, problem):
         return self.error
 
+    def may_offer(self, problem):
+        return bool(self.algorithms)
+
     def offers(self, problem):
         return self.algorithms
 

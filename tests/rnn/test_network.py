@@ -63,11 +63,14 @@ class Candidates:
 
     def __init__(self):
         self.bound, self.prepared, self.by_rule_of = [], [], []
-        self.refused = lambda problem: False
+        self.refused, self.of_vendor = lambda problem: False, ()
 
     def network(self, problem, name, launch):
         self.prepared.append(name)
         return Prepared(self, name)
+
+    def is_of_vendor(self, name):
+        return name in self.of_vendor
 
     def check(self, problem):
         """Refuse no problem."""
@@ -191,6 +194,19 @@ def test_a_class_that_borrows_is_measured_once_its_calls_took_much_longer(networ
     assert tuner.borrowed == [None, choice()]
 
 
+def test_calls_by_the_rule_do_not_bring_the_measurement_of_a_class_that_borrows_nearer(
+    network, tuner
+):
+    for _ in range(CALLS_BEFORE_TUNING - 1):
+        called(network, problem(steps=200))
+    called(network, problem())
+    assert tuner.measured == [(20, 3, FIRST_BUDGET)]
+    call_ms = choice().direct_ms * 512 / 32  # the steps of the two classes
+    for _ in range(math.ceil(PATIENCE * LATER_BUDGET * 1e3 / call_ms) - 1):
+        called(network, problem(steps=200))
+    assert len(tuner.measured) == 1
+
+
 def test_the_time_of_a_borrowed_call_grows_with_steps_and_with_rows_alone_if_there_are_more():
     borrowed = Choice(choice(), {"direct": None, "replayed": None}, RNNSizeClass(8, 32, "full"))
     assert borrowed.call_ms(RNNSizeClass(8, 128, "full")) == 4 * choice().direct_ms
@@ -253,6 +269,34 @@ def test_until_then_it_uses_the_choice_of_the_nearest_class(network, candidates)
 def test_ragged_rows_do_not_use_what_full_ones_chose(network):
     called(network, problem(), CALLS_BEFORE_TUNING)
     assert called(network, problem(lengths=LENGTHS)).route.direct.algorithm == "rule"
+
+
+def test_equal_rows_use_what_ragged_ones_chose_until_full_rows_are_measured(network, tuner):
+    called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
+    direct = called(network, problem()).route.direct
+    assert (direct.algorithm, direct.problem.lengths) == ("direct", (20, 20, 20))
+    called(network, problem(steps=200)).autotune()
+    direct = called(network, problem()).route.direct
+    assert (direct.algorithm, direct.problem.lengths) == ("direct", None)
+
+
+def test_times_of_ragged_rows_do_not_say_what_is_measured_for_full_ones(network, tuner):
+    called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
+    calls = math.ceil(PATIENCE * LATER_BUDGET * 1e3 / choice().direct_ms)
+    called(network, problem(), calls)
+    assert tuner.borrowed == [None, None]
+
+
+def test_packed_rows_of_equal_lengths_do_not_use_what_padded_ones_chose(network):
+    called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
+    packed = RNNProblem.packed(SPEC, batch_sizes=(3, 3))
+    assert called(network, packed).route.direct.algorithm == "rule"
+
+
+def test_full_rows_do_not_use_the_algorithm_of_the_vendor_for_ragged_ones(network, candidates):
+    candidates.of_vendor = ("direct",)
+    called(network, problem(lengths=LENGTHS), CALLS_BEFORE_TUNING)
+    assert called(network, problem()).route.direct.algorithm == "rule"
 
 
 def test_what_is_not_for_the_sizes_of_a_call_is_replaced_by_the_rule(network, candidates):

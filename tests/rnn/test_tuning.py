@@ -193,7 +193,7 @@ def test_what_takes_long_is_begun_first_and_has_ended_before_anything_is_measure
     monkeypatch.setattr(tuning.Trial, "times", times)
     tune(candidates, PROBLEM, 0, memory, launch_on)
     first = [("prepare", "standard", "static"), ("make", "standard"), ("wait",), ("time",)]
-    assert candidates.events == [*first, ("make", "static"), ("wait",), ("time",)]
+    assert candidates.events == [*first, ("make", "static"), ("time",)]
 
 
 # Candidates that are not eligible
@@ -325,8 +325,28 @@ def test_no_candidate_is_begun_after_the_time_which_begins_behind_the_first():
         clock=lambda: memory.milliseconds / 1000,
     )
     assert set(choice.times) == {"standard", "second"}
-    assert [name for name, *_ in candidates.made] == ["standard", "second"]
+    assert [name for name, *_ in candidates.made] == ["standard", "second", "standard"]
     assert choice.refused == dict.fromkeys(("third", "fourth"), "the time for measuring was over")
+
+
+@pytest.mark.parametrize(
+    ("second", "begun"),
+    [
+        ({"own 1": Script(0.5, first=2000.0)}, True),
+        ({"own 1": Script(0.5, making=2000.0)}, False),
+        ({"static": Script(0.5, making=2000.0)}, True),
+    ],
+)
+def test_first_runs_do_not_count_and_neither_does_what_a_vendor_compiles(second, begun):
+    memory = ScriptedMemory()
+    scripts = {"standard": Script(), **second, "own 2": Script()}
+    candidates = ScriptedCandidates(memory, scripts)
+    choice = tune(
+        *(candidates, PROBLEM, 0, memory, launch_on),
+        budget=0.5,
+        clock=lambda: memory.milliseconds / 1000,
+    )
+    assert ("own 2" in choice.times) == begun
 
 
 def test_what_is_far_behind_is_measured_last():
@@ -357,12 +377,38 @@ def test_every_candidate_is_tried_within_the_time():
     assert set(choice.times) == set(scripts)
 
 
-@pytest.mark.parametrize(("slow", "runs"), [(3.25, 3), (40.0, 2)])
+@pytest.mark.parametrize(("slow", "runs"), [(3.25, 3), (8.0, 2)])
 def test_a_candidate_without_hope_is_timed_in_single_runs(slow, runs):
     choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(slow, slow))
     assert choice.times["slow"] == Times(slow, slow)
     assert candidates.runs["slow", "forward", "direct"] == 1 + runs  # the first one is not timed
     assert candidates.runs["slow", "forward", "replayed"] == runs
+
+
+def test_what_takes_more_than_ten_times_as_long_is_not_captured():
+    choice, candidates = tuned(standard=Script(1.0, 1.0), slow=Script(11.0, 0.5))
+    assert choice.times["slow"] == Times(11.0)
+    assert candidates.runs["slow", "forward", "replayed"] == 0
+
+
+def test_an_oracle_that_takes_long_is_timed_at_the_end():
+    scripts = {"standard": Script(9.0, 8.0), "second": Script(1.0, 1.0), "third": Script(2.0)}
+    choice, candidates = tuned(**scripts)
+    made = [name for name, *_ in candidates.made]
+    assert made == ["standard", "second", "third", "standard"]
+    assert choice.times["standard"] == Times(9.0, 8.0)
+
+
+def test_an_oracle_that_took_more_than_ten_times_as_long_is_not_run_again():
+    choice, candidates = tuned(standard=Script(11.0), second=Script(1.0))
+    assert choice.times["standard"] == Times(11.0)
+    assert [name for name, *_ in candidates.made] == ["standard", "second"]
+
+
+def test_a_first_run_that_loads_the_library_says_nothing_of_the_oracle():
+    choice, _ = tuned(standard=Script(0.5, 0.375, first=40.0), second=Script(0.75, 0.75))
+    assert choice.times["standard"] == Times(0.5, 0.375)
+    assert choice.used == ["standard", "standard"]
 
 
 def test_calls_without_a_graph_are_not_compared_with_graphs():
@@ -388,8 +434,8 @@ def test_a_moment_in_which_the_host_was_busy_does_not_leave_a_candidate_out():
     assert choice.times["second"] == Times(0.5, 0.5)
 
 
-@pytest.mark.parametrize(("milliseconds", "calls"), [(4.0, 1), (0.5, 4), (0.01, 20)])
-def test_three_batches_are_timed_of_as_many_calls_as_fill_two_milliseconds(milliseconds, calls):
+@pytest.mark.parametrize(("milliseconds", "calls"), [(4.0, 1), (0.25, 4), (0.01, 20)])
+def test_three_batches_are_timed_of_as_many_calls_as_fill_a_millisecond(milliseconds, calls):
     _, candidates = tuned(standard=Script(milliseconds, milliseconds))
     # The first run, the one that tells how many make a batch, batches.
     assert candidates.runs["standard", "forward", "direct"] == 1 + 1 + 3 * calls

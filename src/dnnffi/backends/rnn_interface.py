@@ -150,8 +150,11 @@ class CandidateSource(Protocol):
     def refusal(self, problem: RNNProblem) -> UnsupportedError | None:
         """Return the error for a problem that the source is known not to run; None for others."""
 
+    def may_offer(self, problem: RNNProblem) -> bool:
+        """Whether `offers` may have algorithms; on the path of a batch of new sizes."""
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
-        """Return the algorithms worth trying, the most promising first."""
+        """Return the algorithms worth trying, the most promising first. Takes milliseconds."""
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
         """Begin what takes long about making its executors. The result waits for its end."""

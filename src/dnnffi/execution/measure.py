@@ -15,9 +15,11 @@ from dnnffi.device.interface import AnyArray, MemoryWithGraphs
 from dnnffi.errors import LibraryNotFoundError
 
 _BATCHES = 3  # times of a candidate, of which the median counts
-_BATCH_MS = 2.0  # as many calls as fill this make a batch
+_BATCH_MS = 1.0  # as many calls as fill this make a batch
 _MOST_CALLS = 20
-_LONG_MS = 5.0  # milliseconds of a call that one batch measures: noise is a small part of it
+LONG_MS = 5.0
+"""Milliseconds of a call from which two runs measure it: noise is a small part of it."""
+
 HOPELESS = 3.0
 """Ratio of `first_time` to the best time so far above which a candidate is not measured further."""
 
@@ -39,7 +41,7 @@ def first_time(call: Callable[[], object], memory: MemoryWithGraphs, limit: floa
     decide about a candidate. A run is repeated twice, a long one once.
     """
     once = memory.elapsed(call)
-    for _ in range(1 if once > _LONG_MS else 2):
+    for _ in range(1 if once > LONG_MS else 2):
         if once <= limit:
             break
         once = min(once, memory.elapsed(call))
@@ -52,9 +54,13 @@ def median_time(
     best: float,
     hopeless: float = HOPELESS,
 ) -> float:
-    """Return the median milliseconds of a call, or `first_time` if that is far from ``best``."""
-    once = first_time(call, memory, min(hopeless * best, _LONG_MS))
-    if once > hopeless * best:
+    """Return the median milliseconds of a call.
+
+    It is `first_time` if that is far from ``best``, and of a long call.
+    """
+    limit = min(hopeless * best, LONG_MS)
+    once = first_time(call, memory, limit)
+    if once > limit:
         return once
     count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
 
@@ -62,8 +68,7 @@ def median_time(
         for _ in range(count):
             call()
 
-    batches = 1 if once > _LONG_MS else _BATCHES
-    return median(memory.elapsed(calls) / count for _ in range(batches))
+    return median(memory.elapsed(calls) / count for _ in range(_BATCHES))
 
 
 def sample(array: AnyArray) -> np.ndarray[Any, Any]:

@@ -41,10 +41,10 @@ class CandidateSet:
     def version(self, problem: RNNProblem) -> str:
         """Return the versions for which times are valid, with the device and the problem.
 
-        They are those of the sources that have candidates of the problem. Its device is current.
+        They are those of the sources that may have candidates. The problem's device is current.
         """
         sources = self._sources.values()
-        return ", ".join(one.version for one in sources if one.offers(problem))
+        return ", ".join(one.version for one in sources if one.may_offer(problem))
 
     @property
     def of_vendor(self) -> CandidateSet:
@@ -148,13 +148,17 @@ class CandidateSet:
         reason = f"the best of {vendor} took {ratio:.1f} times as long for other sizes"
         return {name: reason for name in offers if _source(name) == vendor}
 
+    def is_of_vendor(self, candidate: str) -> bool:
+        """Whether a candidate is one of the vendor's."""
+        return _source(candidate) == self._vendor.name
+
     def is_behind(self, candidate: str, times: Mapping[str, float]) -> bool:
         """Whether a candidate is to be measured after all others.
 
         The vendor's are, if the vendor's best time is more than `_FAR_BEHIND` times the best of
         all: each takes long to measure, and the time may be over before faster ones are begun.
         """
-        return _source(candidate) == self._vendor.name and self._vendor_ratio(times) > _FAR_BEHIND
+        return self.is_of_vendor(candidate) and self._vendor_ratio(times) > _FAR_BEHIND
 
     def _vendor_ratio(self, times: Mapping[str, float]) -> float:
         """Return the ratio of the vendor's best time to the best of all; 0 without both."""

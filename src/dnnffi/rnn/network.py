@@ -5,6 +5,7 @@ A network is prepared once; sizes belong to a call. Sizes form classes
 The first class is measured after a few calls of the network, on a call whose sizes were seen, and
 the choice serves all sizes of the class from then on. Another class borrows the choice of the
 nearest measured one, and is measured once its calls have taken much longer than measuring does.
+Among batches of ragged rows a few have rows of equal lengths: they borrow from ragged rows, too.
 Before any class is measured, a rule chooses (`CandidateSet.by_rule`).
 """
 
@@ -27,21 +28,24 @@ from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
 from dnnffi.rnn.tuner import RNNTuner
 from dnnffi.rnn.tuning import BUDGET, RouteChoice
-from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.problem import PACKED, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.rnn_size_class import RNNSizeClass, size_class
+from dnnffi.spec.rnn_size_class import RNNSizeClass, RowKind, size_class
 
-CALLS_BEFORE_TUNING = 8
+CALLS_BEFORE_TUNING = 4
 """Calls of a network, and of a class with no choice to borrow, that run before a measurement."""
 
 MAX_CLASSES = 512
 """Classes that a network keeps; with tune="now" all sizes are a class of their own."""
 
-FIRST_BUDGET, LATER_BUDGET = 0.2, 0.1
+FIRST_BUDGET, LATER_BUDGET = 0.15, 0.1
 """Seconds of measuring for the first class of a network, and for each other one."""
 
 PATIENCE = 10
 """Multiple of `LATER_BUDGET` that the calls of a class that borrows take before it is measured."""
+
+_RARELY = 1024
+"""Multiple of the usual calls that pass before what failed to be measured is tried again."""
 
 
 class Choice:
@@ -67,18 +71,42 @@ class Choice:
         rows = max(1.0, sizes.max_rows / origin.max_rows)
         return self.found.direct_ms * rows * sizes.max_steps / origin.max_steps
 
+    def runs(self, problem: RNNProblem) -> bool:
+        """Whether the candidates are for the layout of a problem whose class borrows the choice."""
+        return self.origin.row_kind != "ragged" or problem.layout != PACKED
+
+    def bind(
+        self,
+        candidate: PreparedNetwork,
+        problem: RNNProblem,
+        launch: Launch,
+        generator: Any,
+        *,
+        is_exact: bool,
+    ) -> AddressExecutor:
+        """Return the executor of a problem on one of the candidates (`PreparedNetwork.bind`).
+
+        One of ragged rows is given the lengths of all rows, equal or not.
+        """
+        is_full = problem.lengths is None and not problem.has_device_lengths
+        if is_full and self.origin.row_kind == "ragged":
+            problem = problem._replace(lengths=(problem.steps,) * problem.batch)
+        return candidate.bind(problem, launch, generator, is_exact=is_exact)
+
 
 class RNNClassState:
     """Knowledge of this process about one class of sizes of a network.
 
-    ``wait`` is what is left of the time before it is measured, of which each call takes a part: 1
-    at first. ``choice`` is None until it is measured, here or by another process. ``borrowed`` is
-    that of the nearest measured class when `Network.version` was ``borrowed_at``.
+    It is measured once it has no ``calls_left``, those without a choice to borrow, or no
+    ``ms_left``, the time of calls with one. ``choice`` is None until it is measured, here or by
+    another process. ``borrowed`` is that of the nearest measured class when `Network.version` was
+    ``borrowed_at``.
     """
 
     def __init__(self, sizes: RNNSizeClass) -> None:
         self.sizes = sizes
-        self.wait = 1.0
+        self.calls_left = CALLS_BEFORE_TUNING
+        self.ms_left = PATIENCE * LATER_BUDGET * 1e3
         self.is_looked_up = False
         self.choice: Choice | None = None
         self.borrowed: Choice | None = None
@@ -163,7 +191,7 @@ class Network:
         self.tuner = tuner
         self._turn = Turn()
         self._classes: PlanCache[RNNClassState] = PlanCache(MAX_CLASSES)
-        self._wait = 1.0  # before the first measurement
+        self._calls_left = CALLS_BEFORE_TUNING  # before the first measurement
         self.version = 0
 
     def class_of(self, problem: RNNProblem) -> RNNClassState:
@@ -198,12 +226,13 @@ class Network:
         ``call_ms`` is about what the call takes with a borrowed choice, in milliseconds; None if
         there is no choice to borrow.
         """
-        part = 1 / CALLS_BEFORE_TUNING
         if call_ms is not None:
-            part = call_ms / (PATIENCE * LATER_BUDGET * 1e3)
-        found.wait -= part
-        self._wait -= part
-        return found.wait <= 0 or (self._wait <= 0 and self.version == 0)
+            found.ms_left -= call_ms
+        else:
+            found.calls_left -= 1
+            self._calls_left -= 1
+        is_first_due = self._calls_left <= 0 and self.version == 0
+        return found.calls_left <= 0 or found.ms_left <= 0 or is_first_due
 
     def measure(self, found: RNNClassState, problem: RNNProblem, *, in_full: bool = False) -> bool:
         """Measure the candidates of a class on scratch data. False if that cannot be done now.
@@ -213,19 +242,28 @@ class Network:
         with self._turn.take() as mine:
             if self.tuner is None or not mine or self.tuner.is_capturing():
                 return False
-            found.wait = self._wait = 1024  # what fails is not tried in every call
+            # What fails is not tried in every call.
+            found.calls_left = self._calls_left = _RARELY * CALLS_BEFORE_TUNING
+            found.ms_left = _RARELY * PATIENCE * LATER_BUDGET * 1e3
             budget, borrowed = FIRST_BUDGET, None
             if problem.options.tune == "now":
                 budget = BUDGET
             elif self.version and not in_full:
                 budget, borrowed = LATER_BUDGET, self.choice_for(found)
-            of_others = None if borrowed is None else borrowed.found
+            of_others = None
+            if borrowed is not None and borrowed.origin.row_kind == found.sizes.row_kind:
+                of_others = borrowed.found
             with self.on_device():
                 choice = self.tuner.measure(problem, self.parts.device, budget, of_others)
             return choice is not None and self._apply(found, problem, choice)
 
     def choice_for(self, found: RNNClassState) -> Choice | None:
-        """Return the choice of a class, or that of the nearest measured class of its kind."""
+        """Return the choice of a class, or the one that it borrows; None if there is none.
+
+        It borrows from the nearest measured class of its kind. If no full rows were measured, they
+        borrow from the nearest ragged rows, unless the vendor runs these. A plan uses it if the
+        choice `runs` its layout.
+        """
         if found.choice is not None:
             return found.choice
         version = self.version  # first: another thread may measure
@@ -234,13 +272,20 @@ class Network:
         return found.borrowed
 
     def _nearest_choice(self, found: RNNClassState) -> Choice | None:
-        others = [
-            one
+        nearest = self._nearest_of_kind(found.sizes, found.sizes.row_kind)
+        if nearest is None and found.sizes.row_kind == "full":
+            of_ragged = self._nearest_of_kind(found.sizes, "ragged")
+            if of_ragged and not any(map(self._candidates.is_of_vendor, of_ragged.found.used)):
+                return of_ragged
+        return nearest
+
+    def _nearest_of_kind(self, sizes: RNNSizeClass, row_kind: RowKind) -> Choice | None:
+        found = [
+            one.choice
             for one in self._classes.values()
-            if one.choice is not None and one.sizes.row_kind == found.sizes.row_kind
+            if one.choice is not None and one.sizes.row_kind == row_kind
         ]
-        nearest = min(others, key=lambda one: found.sizes.distance(one.sizes), default=None)
-        return None if nearest is None else nearest.choice
+        return min(found, key=lambda one: sizes.distance(one.origin), default=None)
 
     def launch(self) -> Launch:
         """Return a launch on the current stream of the network's device, which is current."""

@@ -90,7 +90,7 @@ class RouteFinder:
                 self.route = self._first_route()
         self.is_pending = self._is_unmeasured or self._is_incomplete
         if problem.options.tune == "now" and self._is_unmeasured and not self.autotune():
-            self._class.wait = 0.0  # captured by the caller: measure after that
+            self._class.calls_left = 0  # captured by the caller: measure after that
 
     @property
     def choice(self) -> RouteChoice | None:
@@ -126,6 +126,12 @@ class RouteFinder:
         return self._is_tuned and self._class.choice is None
 
     @property
+    def _newest_choice(self) -> Choice | None:
+        """The choice that the plan is to use now, its own or a borrowed one."""
+        choice = self.network.choice_for(self._class) if self._is_tuned else None
+        return choice if choice is not None and choice.runs(self._problem) else None
+
+    @property
     def _is_incomplete(self) -> bool:
         return (
             self._used is not None
@@ -154,7 +160,7 @@ class RouteFinder:
     def update(self) -> None:
         """Use the newest choice of the network."""
         self.version = self.network.version
-        choice = self.network.choice_for(self._class) if self._is_tuned else None
+        choice = self._newest_choice
         if choice is not None and choice is not self._used:
             self._use(choice)
 
@@ -177,12 +183,14 @@ class RouteFinder:
         stream = network.parts.current_stream()
         refuse_in_capture(stream.ptr)  # executors may allocate when made
         network.check(self._problem)
-        choice = network.choice_for(self._class) if self._is_tuned else None
+        choice = self._newest_choice
         if choice is not None:
             self._used = choice  # also if it cannot be bound, so that it is not tried in each call
             launch = network.parts.launch(stream)
             try:
-                direct = choice.direct.bind(self._problem, launch, self._generator, is_exact=False)
+                direct = choice.bind(
+                    choice.direct, self._problem, launch, self._generator, is_exact=False
+                )
             except FAILURES as error:  # it is not for these sizes
                 self._log_refused(choice.found.direct, error)
             else:
@@ -197,12 +205,12 @@ class RouteFinder:
         """Use a choice for all calls from now on; one that cannot be bound is left out."""
         try:
             with self.network.on_device():
-                direct = self._bound(choice.direct)
+                direct = self._bound(choice, choice.direct)
                 replayed = None
                 if choice.replayed is choice.direct:
                     replayed = direct
                 elif choice.replayed is not None:
-                    replayed = self._bound(choice.replayed)
+                    replayed = self._bound(choice, choice.replayed)
         except FAILURES as error:
             self._log_refused(" or ".join(choice.found.used), error)
             return
@@ -217,7 +225,7 @@ class RouteFinder:
         assert choice.replayed is not None
         try:
             with self.network.on_device():
-                replayed = self._bound(choice.replayed)
+                replayed = self._bound(choice, choice.replayed)
         except FAILURES as error:
             self._log_refused(str(choice.found.replayed), error)
             self._stopped = True
@@ -225,9 +233,9 @@ class RouteFinder:
         self.route = Route.of(direct, replayed, choice.found.staged)
         self.forget_graphs()
 
-    def _bound(self, candidate: PreparedNetwork) -> AddressExecutor:
+    def _bound(self, choice: Choice, candidate: PreparedNetwork) -> AddressExecutor:
         launch = self.network.launch()
-        return candidate.bind(self._problem, launch, self._generator, is_exact=True)
+        return choice.bind(candidate, self._problem, launch, self._generator, is_exact=True)
 
     def _log_refused(self, candidate: str, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -27,7 +27,15 @@ from dnnffi.backends.rnn_interface import (
 )
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.comparison import tolerance
-from dnnffi.execution.measure import FAILURES, Filler, HostArrays, disagreement, median_time, sample
+from dnnffi.execution.measure import (
+    FAILURES,
+    LONG_MS,
+    Filler,
+    HostArrays,
+    disagreement,
+    median_time,
+    sample,
+)
 from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
@@ -40,6 +48,9 @@ milliseconds of such a call at most. In a longer one a graph may overlap work of
 
 AS_FAST = 1.1
 """Ratio of two times that the host limits within which they count as the same."""
+
+FAR_SLOWER = 10.0
+"""Ratio of a call's time to that of the best so far above which it is not captured."""
 
 BUDGET = 0.5
 """Seconds of measuring after which no further candidate is begun. Compiling does not count."""
@@ -111,10 +122,12 @@ def tune(
     compared. Runs on the current stream and waits for it. All arrays of the candidates are scratch
     memory, which is given back at the end.
 
-    ``budget`` is in seconds: no candidate is begun later than that after the oracle's end. First
-    runs, which compile and load kernels, do not count. ``borrowed`` is the result for other sizes
+    ``budget`` is in seconds: no candidate is begun later than that after the oracle's first runs. A
+    first run of another candidate does not count, because it loads kernels; nor does the making of
+    one of the vendor's, because its library may compile. ``borrowed`` is the result for other sizes
     of the network, after which `CandidateSet.left_out` says what is not measured. The oracle is
-    compared with in any case. `CandidateSet.is_behind` says which candidates are measured last.
+    compared with in any case. `CandidateSet.is_behind` says which candidates are measured last. An
+    oracle that takes long is timed at the end, if it may come near the others.
     """
     times: dict[str, Times] = {}
     refused: dict[str, str] = {}
@@ -127,7 +140,7 @@ def tune(
     timed = [name for name in offers if name not in refused]
     names = list(dict.fromkeys((oracle, *timed)))
     measured = problem._replace(dropout=0.0)
-    end = clock() + budget
+    end, oracle_ms = clock() + budget, 0.0
     expected: HostArrays = []
     fastest: dict[str, float] = {}
     with memory.use(device), memory.scratch():
@@ -135,42 +148,53 @@ def tune(
         waiting, postponed = deque(names), set[str]()
         while waiting:
             name = waiting.popleft()
+            is_first = not expected
             if name not in postponed and candidates.is_behind(name, fastest):
                 postponed.add(name)
                 waiting.append(name)
                 continue
-            if expected and clock() >= end:
+            if name != oracle and clock() >= end:
                 refused[name] = "the time for measuring was over"
                 continue
             if reason := candidates.skip_reason(name, fastest):
                 refused[name] = reason
+                continue
+            if oracle_ms and name == oracle and _is_far_slower(oracle_ms, times):
+                times[name] = Times(oracle_ms)
                 continue
             launch = launch_on(device, memory.current_stream())
             begun = clock()
             try:
                 with closing(candidates.make(measured, name, launch)) as executor:
                     trial = Trial(executor, memory, launch_on, launch)
-                    memory.elapsed(trial.run)  # loads kernels, and what fails late fails here
-                    end += clock() - begun
-                    found = trial.results()
-                    wait()  # compiling would disturb what follows
-                    wrong = _differs(found, expected, problem, oracle)
-                    if wrong:
-                        refused[name] = wrong
-                        continue
+                    took_ms = memory.elapsed(trial.run)  # what fails late fails here
+                    end += clock() - begun if candidates.is_of_vendor(name) else took_ms / 1e3
+                    if is_first:
+                        expected = trial.results()
+                        wait()  # compiling would disturb what follows
+                        if took_ms > LONG_MS:  # perhaps it has loaded the library
+                            took_ms = memory.elapsed(trial.run)
+                        end = clock() + budget
+                        if took_ms > LONG_MS and waiting and name in timed:
+                            oracle_ms = fastest[name] = took_ms
+                            waiting.append(name)
+                            continue
+                    elif name != oracle:
+                        wrong = _differs(trial.results(), expected, problem, oracle)
+                        if wrong:
+                            refused[name] = wrong
+                            continue
                     if name in timed:
                         times[name] = taken = trial.times(_least(times.values()))
                         fastest[name] = taken.fastest
             except FAILURES as error:
                 refused[name] = f"{type(error).__name__}: {error}"
-                if not expected:
+                if is_first:
                     logger.info("%s cannot be measured: %s: %s", problem, name, refused[name])
                     return None
                 continue
             finally:
                 trial = None  # its memory goes back first
-            if not expected:
-                expected, end = found, clock() + budget
     if oracle not in offers:
         refused[oracle] = OTHER_NUMBERS
     return choose(times, refused) if times else None
@@ -254,6 +278,12 @@ def choose(
     least, *_ = _least(times.values())
     pays = staged is not None and staged < least
     return RouteChoice(direct, replayed, times, refused, source, pays)
+
+
+def _is_far_slower(direct_ms: float, times: dict[str, Times]) -> bool:
+    """Whether a call without a graph took far longer than the best of these."""
+    best, *_ = _least(times.values())
+    return direct_ms > FAR_SLOWER * best
 
 
 def _least(times: Iterable[Times]) -> list[float]:
@@ -400,6 +430,8 @@ class Trial:
         best_direct, best_replayed, best_staged = best
         # The capture below moves the thread's handle, and the first call after it moves it back.
         direct = median_time(self.run, memory, best_direct)
+        if direct > FAR_SLOWER * best_direct:
+            return Times(direct)
         try:
             graphs = [self._captured(operation) for operation in self._operations()]
         except FAILURES:

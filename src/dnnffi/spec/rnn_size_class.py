@@ -14,7 +14,8 @@ from dnnffi.spec.problem import PACKED, RNNProblem
 
 RowKind = Literal["full", "ragged", "packed"]
 """Rows that fill a padded array or have the same length; that have unequal lengths, or end before
-the last step of the array; that have unequal lengths and are packed."""
+the last step of the array; that have unequal lengths and are packed. Kernels for ragged rows run
+full ones, too."""
 
 
 class RNNSizeClass(NamedTuple):

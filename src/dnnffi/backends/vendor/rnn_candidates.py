@@ -44,6 +44,9 @@ class VendorCandidates:
         library = self._library
         return network_refusal(self.name, library.vendor, self._limits, problem, library)
 
+    def may_offer(self, problem: RNNProblem) -> bool:
+        return True
+
     def offers(self, problem: RNNProblem) -> tuple[str, ...]:
         return (problem.options.algorithm,)
 

@@ -9,6 +9,7 @@ import pytest
 import dnnffi
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
+from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
 from simulators.cuda.emulator import emulating
@@ -66,7 +67,7 @@ def test_padded_and_packed_rows_of_a_network_have_kernels_of_their_own(emulated,
     kinds = ((padded, {"lengths": lengths}), (packed, {"batch_sizes": sizes}))
     for x, rows in (*kinds, *kinds):
         expected, _ = dnnffi.gru(x, None, host_weights, **rows)
-        for _ in range(9):  # the eighth call of a network measures its class
+        for _ in range(CALLS_BEFORE_TUNING + 1):
             more = {"options": options, "backend": "cudnn", **rows}
             y, _ = dnnffi.gru(emulated.asarray(x), None, weights, **more)
             np.testing.assert_allclose(np.asarray(y), expected, atol=2e-3)

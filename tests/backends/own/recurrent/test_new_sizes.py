@@ -80,6 +80,25 @@ def test_any_sizes_give_the_references_results(network, steps, batch, is_exact):
         assert conformance.deviation(one, right) < 2e-3
 
 
+def test_a_network_for_ragged_rows_runs_rows_of_equal_lengths(cublas):
+    made_for = problem_of(4, 5, ragged=True)
+    configurations = [kernel_config(kind_of(made_for, backward)) for backward in (False, True)]
+    problem = problem_of(3, 4, ragged=False)
+    case = conformance.Case(problem, True, 0)
+    arrays = conformance.arrays_of(case)
+    with Network(cublas, made_for, *configurations) as network:
+        equal = problem._replace(lengths=(3,) * 4)
+        with Shared(network, equal) as bound:
+            found = bound.results(arrays)
+    expected = conformance.expected(case, arrays)
+    for one, right in (
+        (found.y, expected.y),
+        (found.dx, expected.dx),
+        *zip(found.dweights, expected.dweights, strict=True),
+    ):
+        assert conformance.deviation(one, right) < 2e-3
+
+
 class WithNewSizes(Network):
     """A network whose problem is bound again, as one whose sizes are used once."""
 

@@ -63,7 +63,6 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.execution.cache import keep_newest
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.rnn_size_class import size_class
 from dnnffi.spec.weights import weight_layout
 
 
@@ -269,12 +268,11 @@ class OwnRNNExecutor(AddressExecutor):
         self._weights = network.weights
         self.weight_size = network.weight_size
         self._layout = layout = row_layout(problem)
-        row_kind = size_class(problem).row_kind
-        if row_kind != network.row_kind:
+        if layout.row_kind != network.row_kind:
             raise UnsupportedError(
                 "dnnffi",
                 "",
-                f"these kernels are for {network.row_kind} rows, not for {row_kind} ones",
+                f"these kernels are for {network.row_kind} rows, not for {layout.row_kind} ones",
             )
         self._copies_x, self._copies_dx = network.copies(layout), layout.is_row_after_row
         self._directions = directions = network.directions

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
+from dnnffi.spec.rnn_size_class import RowKind
 
 INDEX_BYTES = 4
 """Bytes of an entry of `Tables`, an int32."""
@@ -123,6 +124,13 @@ class RowLayout(NamedTuple):
     tables: Tables | None = None
     caller_strides: tuple[int, int] | None = None
     caller_steps: int = 0
+
+    @property
+    def row_kind(self) -> RowKind:
+        """The kind of rows that kernels have to be compiled for (`RNNSizeClass`)."""
+        if self.tables is None:
+            return "full"
+        return "packed" if self.tables.places == Places.STEP_AFTER_STEP else "ragged"
 
     @property
     def is_row_after_row(self) -> bool:
