@@ -36,9 +36,9 @@ FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
 )
-REFUSED = (
-    "after the run clusters that a device cannot hold, or not all at once, were refused in three "
-    "more cases, and results are looked up on their own device; needs a GPU"
+MEASURED = (
+    "since the run clusters that a device cannot hold, or not all at once, are refused in three "
+    "more cases, and a network is measured at its fourth call and in less time; needs a GPU"
 )
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
@@ -50,18 +50,14 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": REFUSED,
-    "callers.json": REFUSED,
-    "device_lengths.json": REFUSED,
     "first_call.json": ONE_STEP,
-    "gpu.json": REFUSED,
+    "gpu.json": MEASURED,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
-    "stream.json": REFUSED,
     "stream_conv.json": KERNELS,
-    "stream_resets.json": REFUSED,
+    "stream_resets.json": MEASURED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
