@@ -1,4 +1,4 @@
-"""Interfaces of recurrent networks: executors on addresses, and sources of candidates."""
+"""Interfaces of recurrent networks: executors on addresses, their sources, packed networks."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class AddressExecutor(Protocol):
     """Number of elements of the flat weights."""
     generator: Any
     keeps_workspace: bool = False
-    """Whether calls that are not replayed use the workspace of their stream. Streams of sizes would
-    make an allocator look for room for each size."""
+    """Whether calls that are not replayed use the workspace of their stream, so that no allocator
+    looks for memory for each new size."""
 
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         """Fill y, h_n, c_n and, for training, the reserve space."""
@@ -142,7 +142,7 @@ class CandidateSource(Protocol):
 
     @property
     def version(self) -> str:
-        """The versions for which measured times are valid, with the device and the problem."""
+        """The versions that measured times belong to, besides the device and the problem."""
 
     def has(self, spec: RNNSpec) -> bool:
         """Return whether the source can run a network on the current device, apart from sizes."""
@@ -157,7 +157,7 @@ class CandidateSource(Protocol):
         """Return the algorithms worth trying, the most promising first. Takes milliseconds."""
 
     def prepare(self, problem: RNNProblem, device: int) -> Callable[[], object]:
-        """Begin what takes long about making its executors. The result waits for its end."""
+        """Begin the slow part of making executors; calling the result waits until it is done."""
 
     def skip_reason(self, algorithm: str, times: Mapping[str, float]) -> str:
         """Return why an algorithm is not measured, by times of the source's others; or empty."""
@@ -212,10 +212,10 @@ class PackedNetwork(Protocol):
         keep: bool = False,
         resets: ResetArrays | None = None,
     ) -> tuple[NDArray, NDArray, NDArray | None]:
-        """(y, h_n, c_n) of inference; ``resets`` where the problem has them.
+        """Return (y, h_n, c_n) of inference; ``resets`` are given if the problem has them.
 
         With ``keep`` the states stay on the device, and the next such call without initial states
-        begins there. ``ValueError`` where they are of another batch, or in use.
+        begins with them. Raises ``ValueError`` if these are of another batch, or in use.
         """
 
     def forget(self) -> None:

@@ -54,8 +54,8 @@ class Turn:
     def take(self) -> Taken:
         """Return the caller's turn, for a ``with`` statement; false if another caller has it.
 
-        It ends with the statement, though an error keeps the frame; and with the object, where
-        Ctrl-C comes before the statement begins.
+        The turn ends with the statement, even if an error keeps the frame alive; and with the
+        object, if Ctrl-C comes before the statement begins.
         """
         mine = Taken()
         with self._lock:

@@ -30,7 +30,7 @@ HostArrays = list[np.ndarray[Any, Any]]
 FAILURES = (LibraryNotFoundError, MemoryError, RuntimeError)
 """Errors of a candidate that is left out: refused, too large for memory, failed on the device.
 
-`CaptureError` is not among them: it is raised when a callback calls dnnffi during a measurement.
+`CaptureError` is not among them: it is raised when a callback calls dnnffi during a capture.
 """
 
 
@@ -56,7 +56,7 @@ def median_time(
 ) -> float:
     """Return the median milliseconds of a call.
 
-    It is `first_time` if that is far from ``best``, and of a long call.
+    It is `first_time` if that is above ``hopeless`` times ``best`` or above `LONG_MS`.
     """
     limit = min(hopeless * best, LONG_MS)
     once = first_time(call, memory, limit)

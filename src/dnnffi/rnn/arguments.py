@@ -59,8 +59,8 @@ _BACKWARD_WEIGHTS = {
 class Arguments:
     """The arrays of a problem's operations on a device: checked, and turned into addresses.
 
-    All are contiguous, aligned to their elements, of the problem's shapes and the spec's dtype; a
-    state may be None. ``weight_size`` is that of the flat weights.
+    All are contiguous, aligned to their elements, of the spec's dtype, and have as many elements as
+    the problem's shapes; a state may be None. ``weight_size`` is that of the flat weights.
     """
 
     def __init__(self, problem: RNNProblem, memory: Memory, device: int, weight_size: int) -> None:

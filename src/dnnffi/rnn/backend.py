@@ -39,7 +39,7 @@ from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
 MOST_PLANS = 512
-"""Plans kept by each backend. One holds a few descriptors and no device memory."""
+"""Plans, and networks, kept by each backend. A plan may hold graphs and arrays for copies."""
 
 
 class HeldMemory(NamedTuple):
@@ -343,7 +343,7 @@ rnn_backends: Backends[RNNBackend, DeviceRNNBackend] = Backends(
     DeviceRNNBackend,
     PackedRNNBackend,
 )
-"""The networks of each backend."""
+"""The `RNNBackend` of each backend."""
 
 _warned = False
 

@@ -128,10 +128,10 @@ class BufferPlan:
         out_weights: RNNWeights | None = None,
         accumulate: bool = False,
     ) -> tuple[Triple | None, RNNWeights | None]:
-        """Run backward data on ``gradients``, (dy, dh_n, dc_n), and compute that of ``weights``.
+        """Run backward data on ``gradients``, (dy, dh_n, dc_n), and backward weights.
 
-        Either is left out if it is None. Fills and returns (dx, dh_0, dc_0) with the gradients of
-        the states of resets, a pair or None, and the gradient of the weights.
+        Each is left out if its argument is None. Fills and returns (dx, dh_0, dc_0) with the
+        gradients of the states of resets, a pair or None, and the gradient of the weights.
         """
         plan = self.plan
         if plan.parts.current_device() != plan.device:

@@ -74,7 +74,7 @@ def run(
     resets: Any = None,
     reset_to: Any = None,
 ) -> tuple[Any, ...]:
-    """Find the plan, hand over: (y, h_n, c_n, the context of a training forward pass or None).
+    """Run a call: return (y, h_n, c_n, the context of a training forward pass or None).
 
     ``found`` is the backend where it is known already.
     """
@@ -109,8 +109,8 @@ def signature_of(
 ) -> tuple[Any, ...] | None:
     """Return the key of a network among those of its `RNNWeights`.
 
-    None for a call that has to be looked at closely: with arguments that are not plain. Of these
-    there is more than one kind that compares equal, as 1, True and 1.0 do.
+    None for a call that has to be looked at closely, because an argument is not of the usual class:
+    1, True and 1.0 are equal as keys.
     """
     _, _, num_layers, bidirectional, batch_first, backend = network
     if (
@@ -208,7 +208,7 @@ def _run_known(
     read = unchanged.NOTHING
     if known.ndarray is DeviceArray:  # as which tensors are read; PyTorch counts writes to them
         read = unchanged.Read.of_used(arrays, native, results[0])
-    if embedding is None or known.is_on_host:  # the latter has no call with an allocator
+    if embedding is None or known.is_on_host:  # a known reference has none
         return (*results, RNNContext(arrays, plan, saved, read))
     kind = known.backend.library.kind
     return (*results, EmbeddedContext(arrays, plan, saved, read, embedding, kind))
@@ -305,7 +305,7 @@ def _generator(
         warn_of_dropout()
         return None
     if 0 in x.shape:
-        return None  # the library makes it
+        return None  # making one would call the library, which has nothing to do
     return found.generator(state, device, spec, algorithm)
 
 

@@ -34,7 +34,7 @@ class CallSettings:
     has_device_lengths: bool
 
     def find_generator(self) -> tuple[bool, Any]:
-        """Return whether the random numbers are still there, if any are needed, and these."""
+        """Return whether the generator exists, or none is needed; and the generator or None."""
         if self.generator is None:
             return True, None
         found = self.generator()

@@ -29,9 +29,9 @@ of its other algorithms (12 networks of the records bench_rnn.json and bench_own
 class CandidateSet:
     """The candidates of several sources, each named after its source and its algorithm.
 
-    The first source is the vendor's: its first algorithm is the oracle, whose results the others
-    must agree with, and its rule picks the executor of a problem that was not measured. An
-    algorithm that has a source's name selects that source alone.
+    The first source is the vendor's. Unless it refuses a problem, its first algorithm is the
+    oracle, with which the others must agree, and its rule picks the executor before a measurement
+    (with dropout see `drawer`). An algorithm that has a source's name selects that source alone.
     """
 
     def __init__(self, *sources: CandidateSource) -> None:
@@ -88,7 +88,7 @@ class CandidateSet:
     def check(self, problem: RNNProblem) -> None:
         """Raise `UnsupportedError` for a problem that is known not to run, without a launch.
 
-        If any source may run it, the error has the limits of all.
+        With the algorithm "auto" the error has the limits of all sources.
         """
         first = self._first(problem)
         error = first.refusal(problem)
@@ -187,7 +187,7 @@ class CandidateSet:
     def make(
         self, problem: RNNProblem, candidate: str | None, launch: Launch, generator: Any = None
     ) -> AddressExecutor:
-        """Return the executor of a candidate, or of the one that the vendor's rule picks.
+        """Return the executor of a candidate or, if it is None, of the one that a rule picks.
 
         Raises `DnnffiError` if it does not run the problem.
         """

@@ -52,7 +52,7 @@ class RNNExecutor:
     Raises
     ------
     ValueError
-        No row of the problem has a step: there is nothing to run.
+        The backend has no executors, or no row of the problem has a step.
     UnsupportedError
         The library has no such combination.
     CudnnError, MiopenError
@@ -246,7 +246,7 @@ class RNNExecutor:
         return Span("reserve", context.reserve, self.reserve_bytes)
 
     def _launch(self) -> Launch:
-        """Return the current stream, if a call can be made on it."""
+        """Return a launch on the current stream; raise unless the executor's device is current."""
         if self._current_device() != self.device:
             self._refuse_device()
         return launch_on(self.library, self.device, self._current_stream())

@@ -61,8 +61,8 @@ class ExecutorPlan:
     """Forward and backward passes of one problem on one device.
 
     Which candidate runs is decided for its class of sizes, in ``network``. Once the class is tuned,
-    a call whose addresses a graph knows replays it, and any other runs the candidate that was
-    chosen for calls without one.
+    a call whose addresses have a graph replays that graph. Any other call runs the candidate for
+    calls without a graph or, if the route is ``staged``, a graph on copies of its arrays.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class ExecutorPlan:
         Returns the executor that ran, which has to run the backward pass, and all addresses.
         ``before`` and ``after`` are the `ForwardAddresses` before and after the workspace.
         ``captured`` is whether the caller captures ``stream``. With ``keeps_workspace`` a call
-        that is not captured allocates nothing.
+        that is not captured takes the workspace of its stream.
         """
         parts = self.parts
         taken = None

@@ -70,8 +70,8 @@ def lstm(
     batch_first : whether x and y are [B, T, ...]
     lengths : number of steps of each row, from 0 to T, in any order: integers on the host, or an
         integer array [B] on the device of x, which dnnffi's own kernels read there, and in which
-        others count as the nearest. Beyond the length of a row y is zero; h_n and c_n are the
-        states after its last step
+        other numbers than 0 to T count as the nearest of these. Beyond the length of a row y is
+        zero; h_n and c_n are the states after its last step
     batch_sizes : number of rows at each step of packed sequences, as in PyTorch's
         ``PackedSequence``. It never increases; all are 0 for an empty batch
     resets : [T, B] in the layout of x ([B, T], or packed), bool or integers, on the device of x or
@@ -88,8 +88,8 @@ def lstm(
           kernels. MIOpen: "default", "fundamental". Vulkan: "stepwise", "persistent"
         - "math": "default" (float32 may be computed in TF32), "strict" or "fast"
         - "clip": (low, high), bounds of the cell state; "clip_nan": "propagate" or "clip"
-        - "tune": "auto" (a network that is called repeatedly is measured once, and then runs by the
-          fastest candidate), "now" (measured before the first call) or "off"
+        - "tune": "auto" (a network that is called repeatedly is measured for each class of sizes,
+          and then runs by the fastest candidate), "now" (measured before the first call) or "off"
         - "validate": True compares the results with those of the reference
         - "allocator": a function of a shape and the name of a dtype that returns a new array of
           another library, in device memory or on the host; "stream": the address of the stream to
@@ -105,15 +105,16 @@ def lstm(
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
     LibraryNotFoundError
-        There is no libcudnn, or no libMIOpen.
+        There is no libcudnn, no libMIOpen or, for Vulkan, no wgpu or no adapter.
     UnsupportedError
-        Nobody has it. cuDNN: more than 65,535 steps, or resets, in float64 or with a projection
-        (dnnffi's own kernels have the rest); a persistent algorithm with lengths, a projection or
-        no bias. MIOpen: resets, float64, bfloat16, a projection, clipping, a choice of math; before
-        3.6, with biases, a row of more than 65,535 steps.
-    CudnnError, MiopenError
+        The backend does not have it. cuDNN: more than 65,535 steps, or resets, in float64 or with a
+        projection (dnnffi's own kernels have the rest); a persistent algorithm with lengths, a
+        projection or no bias. MIOpen: resets, float64, bfloat16, a projection, clipping, a choice
+        of math; before 3.6, with biases, a row of more than 65,535 steps. Vulkan: training,
+        float64, bfloat16, clipping.
+    CudnnError, MiopenError, VulkanError
         ``cudnnRNNForward`` failed; ``miopenRNNForward`` or, on packed sequences,
-        ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``.
+        ``miopenRNNForwardInference`` or ``miopenRNNForwardTraining``; wgpu or the driver.
     ValidationError
         With "validate": the results differ from the reference's by more than rounding.
 

@@ -115,8 +115,8 @@ class RNNContext(Generic[ArrayT]):
             written to after the forward pass, as far as that is noticed.
         TypeError, ValueError
             The error names the argument, the value received and the value expected.
-        CudnnError, MiopenError
-            The library's backward data or backward weights failed.
+        CudnnError, MiopenError, ValidationError
+            The library's backward pass failed, or with "validate" its results are wrong.
 
         Examples
         --------
@@ -174,7 +174,7 @@ class RNNContext(Generic[ArrayT]):
         )
 
     def _of_reset_to(self, found: Any) -> Any:
-        """Return the gradient of reset_to of those of each row's states."""
+        """Return the gradient of reset_to, from the gradients of the reset states of each row."""
         resets = self._call.resets
         if resets is None or resets.h is None:
             return None
@@ -184,7 +184,7 @@ class RNNContext(Generic[ArrayT]):
     def _spend(
         self, dy: Any, dh_n: Any, dc_n: Any, weights_needed: bool, retain: bool
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Return what the plan's backward does, of arrays that it takes."""
+        """Run the plan's backward pass on arrays that it takes, and return its gradients."""
         call, plan = self._call, self._plan
         if self._saved is None:
             raise ContextError(

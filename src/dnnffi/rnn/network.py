@@ -1,12 +1,11 @@
 """A network on one device: what the calls of all its sizes share.
 
 A network is prepared once; sizes belong to a call. Sizes form classes
-(`dnnffi.spec.rnn_size_class`).
-The first class is measured after a few calls of the network, on a call whose sizes were seen, and
-the choice serves all sizes of the class from then on. Another class borrows the choice of the
-nearest measured one, and is measured once its calls have taken much longer than measuring does.
-Among batches of ragged rows a few have rows of equal lengths: they borrow from ragged rows, too.
-Before any class is measured, a rule chooses (`CandidateSet.by_rule`).
+(`dnnffi.spec.rnn_size_class`). The first class is measured after a few calls of the network,
+whatever their sizes, and the choice serves all sizes of the class from then on. Another class
+borrows the choice of the nearest measured one, and is measured once its calls have taken much
+longer than measuring does. Among batches of ragged rows a few have rows of equal lengths: they
+borrow from ragged rows, too. Before any class is measured, a rule chooses (`CandidateSet.by_rule`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.rnn_size_class import RNNSizeClass, RowKind, size_class
 
 CALLS_BEFORE_TUNING = 4
-"""Calls of a network, and of a class with no choice to borrow, that run before a measurement."""
+"""Number of the call at which a network, or a class with no choice to borrow, is measured."""
 
 MAX_CLASSES = 512
 """Classes that a network keeps; with tune="now" all sizes are a class of their own."""

@@ -30,8 +30,8 @@ from dnnffi.weights import RNNWeights
 class PackedRNN:
     """A network on a device, for inference: made by `pack_rnn` or `load_rnn`.
 
-    Arrays of calls are on the host. Several threads may call `run` at a time; calls that keep the
-    state are of one thread after the other. Closed by `close`, or as a context manager.
+    Arrays of calls are on the host. Several threads may call `run` at a time; calls with
+    ``keep_state`` are of one thread at a time. Closed by `close`, or as a context manager.
 
     Examples
     --------

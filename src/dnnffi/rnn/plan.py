@@ -29,8 +29,8 @@ class RNNPlan:
 
     Descriptors, algorithm, workspace and reserve space are kept; a call checks its arrays and
     enqueues the work on CuPy's current stream. Once the plan is tuned, a call with ``out`` and
-    arrays that it has seen before replays a CUDA graph. One thread at a time may use a plan. Of
-    several streams each gets a workspace of its own.
+    arrays that it has seen before replays a CUDA graph. One thread at a time may use a plan. Each
+    stream has a workspace of its own.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class RNNPlan:
     ------
     TypeError, ValueError
         The error names the argument, the value received and the value expected.
-    LibraryNotFoundError, UnsupportedError, CudnnError
+    LibraryNotFoundError, UnsupportedError, CudnnError, MiopenError
         As `dnnffi.lstm`; at the first call if ``backend`` is None.
 
     Examples
@@ -196,11 +196,11 @@ class RNNPlan:
 
         Arguments as of `dnnffi.lstm`; ``weights`` an `RNNWeights`. Each array of ``out`` is
         contiguous. ``lengths`` [B] are for a plan with ``max_steps``: int32 on the device of x, 0
-        for a row that is not there, others than 0 to T count as the nearest of these; a graph reads
-        them in each launch. ``resets`` and ``reset_to``, as of `dnnffi.lstm`, are for a plan with
-        ``resets``. For training what the backward passes need is kept in the plan, until
-        the next forward pass. They read x, hx, the weights and y again: do not write to these
-        before they have run, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
+        for an absent row, others than 0 to T count as the nearest of these; a graph reads them in
+        each launch. ``resets`` and ``reset_to``, as of `dnnffi.lstm`, are for a plan with
+        ``resets``. For training the plan keeps what the backward passes need, until the next
+        forward pass. Backward passes read x, hx, resets, the weights and y again: do not write to
+        these before that, for no change is noticed. cuDNN's function is ``cudnnRNNForward``.
 
         Examples
         --------

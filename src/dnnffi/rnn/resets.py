@@ -79,7 +79,7 @@ def check_rows(of_h: int, of_c: int) -> None:
 
 
 def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:
-    """Return the gradient [L*D, ``rows``, .] of a state that replaced others, of one a row."""
+    """Return the gradient of a reset state of 1 or B ``rows``, from ``gradient`` [L*D, B, .]."""
     if gradient is None or gradient.shape[1] == rows:
         return gradient
     if not hasattr(gradient, "sum"):

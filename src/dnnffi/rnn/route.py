@@ -58,9 +58,8 @@ class RouteFinder:
     """The route of one plan, and the events that change it.
 
     ``is_pending`` says that the next call has to call `advance`: the class is not measured yet, or
-    the route has no executor for replays yet. A call with sizes that were never seen binds the
-    candidate for plain launches alone; one that replays graphs is bound when the sizes have come
-    often enough.
+    the route has no executor for replays yet. A new plan binds only the candidate for plain
+    launches; the one for replays is bound when the plan was called often enough.
     ``forget_graphs`` drops the graphs of the route, if the plan has any.
     """
 

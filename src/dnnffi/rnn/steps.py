@@ -135,7 +135,7 @@ def lstm_step(
     ------
     TypeError, ValueError
         The error names the argument: a wrong number of dimensions, weights of two directions.
-    LibraryNotFoundError, UnsupportedError, CudnnError, MiopenError, ValidationError
+    LibraryNotFoundError, UnsupportedError, CudnnError, MiopenError, VulkanError, ValidationError
         As of `dnnffi.lstm`.
 
     Examples

@@ -201,8 +201,8 @@ class RNNStream(Generic[ArrayT]):
         Notes
         -----
         Work is enqueued on the current stream. Calls on several streams have to be ordered by the
-        caller, as writes to one array are. While calls name the same rows, nothing is copied;
-        other rows cost one copy for each run of consecutive rows and each part of the state.
+        caller, as writes to one array are. On a GPU calls for the same rows copy no state. A change
+        costs a copy for each run of consecutive rows, old and new, and each part of the state.
 
         Examples
         --------

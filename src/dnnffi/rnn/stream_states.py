@@ -96,7 +96,7 @@ class _BufferPair:
         """The addresses of h and c that have the states, and of those that the next call writes."""
 
     def flip(self) -> None:
-        """Take what the last call wrote for the states."""
+        """Make the buffers that the last call wrote the current ones."""
         self.current, self.next = self.next, self.current
 
 

@@ -43,8 +43,8 @@ from dnnffi.rnn.staging import Staging, can_be_staged
 from dnnffi.spec.problem import RNNProblem
 
 HOST_LIMITED, HOST_MS = 1.2, 1.0
-"""Ratio of a call's time without a graph to that with one from which on the host limits it, and the
-milliseconds of such a call at most. In a longer one a graph may overlap work of the device."""
+"""The host limits a call that takes less than `HOST_MS` milliseconds, and more than `HOST_LIMITED`
+times as long as with a graph. In a longer call a graph may overlap work of the device."""
 
 AS_FAST = 1.1
 """Ratio of two times that the host limits within which they count as the same."""
@@ -116,7 +116,7 @@ def tune(
     borrowed: RouteChoice | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RouteChoice | None:
-    """Measure the candidates of a problem; return None if not even the oracle ran.
+    """Measure the candidates of a problem; return None if the oracle fails, or if none was timed.
 
     They are selected for the problem as it is, and measured without dropout, so that results can be
     compared. Runs on the current stream and waits for it. All arrays of the candidates are scratch
@@ -295,8 +295,8 @@ def _least(times: Iterable[Times]) -> list[float]:
 def _choose_direct(times: dict[str, Times]) -> tuple[float, str]:
     """Return the time and the name of the candidate for calls without a graph.
 
-    Where the host limits the fastest, those that are as fast take the host as long, and the device
-    decides: on a faster host, or with more rows, it limits them.
+    If the host limits the fastest, then candidates that are as fast differ only in the time of the
+    device. That time decides: on a faster host, or with more rows, the device limits them.
     """
     least, name = min((t.direct, name) for name, t in times.items() if t.direct is not None)
     replayed = times[name].replayed

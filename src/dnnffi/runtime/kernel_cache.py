@@ -26,7 +26,7 @@ MAX_IMAGE_BYTES = 64 * 2**20
 """Upper bound on the code of one kernel; the largest of dnnffi's have about 1 MiB."""
 
 MAX_CACHE_BYTES = 512 * 2**20
-"""Upper bound on the folder: beyond it, the files that were not used for longest are removed."""
+"""Upper bound on the files in the folder: the least recently used ones are removed beyond it."""
 
 _MAGIC = b"dnnffi kernel 1\n"
 _DIGEST_BYTES = 32  # of SHA-256

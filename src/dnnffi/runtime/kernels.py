@@ -33,7 +33,7 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 _INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
 
 _EMPTY = 'extern "C" __global__ void empty() {}'
-"""A kernel that needs nothing, so that its blocks have the place that a device has for any."""
+"""A kernel for counting clusters: it has no work, and its registers limit nothing."""
 
 _MAX_CLUSTER_BLOCKS = 8
 """Blocks that a cluster can have on every device that has clusters."""
@@ -59,7 +59,7 @@ Argument = int | float | bytes
 
 
 class _ArgumentLayout(NamedTuple):
-    """Packs the arguments of a kernel; ``words`` has the first 64-bit word of each."""
+    """Layout of a kernel's arguments; ``words`` has the index of the first 64-bit word of each."""
 
     packer: Struct
     words: tuple[int, ...]
@@ -264,8 +264,8 @@ class Kernels:
     def cluster_counts(self, device: int) -> tuple[int, ...]:
         """Return how many clusters of 1, 2, ... 8 blocks are on a device at the same time.
 
-        Of blocks that have a multiprocessor each. Empty where the device has no clusters, or where
-        that cannot be found out. Asked once.
+        Each block has a multiprocessor of its own. Empty if the device has no clusters, or if they
+        cannot be counted. They are counted once.
         """
         found = self._cluster_counts.get(device)
         if found is None:
@@ -314,7 +314,7 @@ class Kernels:
 def process_kernels() -> Kernels:
     """Return the kernels of this process, with the driver and NVRTC that are found.
 
-    Raises `LibraryNotFoundError` without one of them.
+    Raises `LibraryNotFoundError` without one of them, or as `load_driver` and `Kernels`.
     """
     return Kernels(load_driver(), nvrtc.load_compiler(), KernelCache(kernel_folder))
 

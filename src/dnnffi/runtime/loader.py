@@ -86,7 +86,7 @@ def load(
 
 
 def has_symbol(lib: Any, name: str) -> bool:
-    """Whether an ABI-mode cffi library has the function ``name``."""
+    """Whether a library of ctypes, or of cffi in ABI mode, has the function ``name``."""
     try:
         getattr(lib, name)
     except (AttributeError, FFI.error):  # the latter in ABI mode, if it is declared but missing

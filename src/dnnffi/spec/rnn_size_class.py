@@ -2,7 +2,7 @@
 
 A network is called with many sizes. What is measured for one of them serves all of its class, so
 that a process measures a few classes and not each size. Within a class the number of groups of
-eight rows differs by at most an eighth, and the number of steps by a factor of at most four.
+eight rows differs by less than a quarter, and the number of steps by a factor of at most four.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 from dnnffi.spec.problem import PACKED, RNNProblem
 
 RowKind = Literal["full", "ragged", "packed"]
-"""Rows that fill a padded array or have the same length; that have unequal lengths, or end before
-the last step of the array; that have unequal lengths and are packed. Kernels for ragged rows run
-full ones, too."""
+"""full: padded rows of T steps, or packed rows of one length. ragged: padded rows of other lengths,
+or of lengths in device memory. packed: packed rows of unequal lengths. Kernels for ragged rows run
+full padded rows, too."""
 
 
 class RNNSizeClass(NamedTuple):
@@ -48,7 +48,7 @@ class RNNSizeClass(NamedTuple):
 def max_rows(batch: int) -> int:
     """Return the upper bound on rows of the class of ``batch`` rows.
 
-    1, 2, 4, 8, multiples of 8 up to 64, then eight bounds between two powers of two.
+    1, 2, 4, 8, multiples of 8 up to 64, then four equally spaced bounds up to each power of two.
 
     >>> [max_rows(batch) for batch in (1, 3, 9, 64, 65, 129, 1000)]
     [1, 4, 16, 64, 80, 160, 1024]

@@ -222,7 +222,8 @@ class BufferLayout:
     def _strides(self, network: OwnNetwork, layers: int) -> list[tuple[int, int, int]]:
         """Return the elements between the arrays, matrices and biases that a kernel reads.
 
-        They are from layer to layer if a kernel has several; else from direction to direction.
+        They are from layer to layer if a kernel has several; else from direction to direction, and
+        0 for the arrays.
         """
         if layers == 1:
             return network.strides

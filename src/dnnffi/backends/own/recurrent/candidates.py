@@ -1,8 +1,8 @@
 """Candidates of dnnffi's own recurrent kernels for a problem: a few, measured by the tuner.
 
-Forward kernels are called "1", "2" and so on, the one with the least estimate first. For training
-there are pairs: "2.1" has the second forward kernel and the first backward kernel. A problem of a
-single step has other kernels, "step".
+Forward kernels are called "1", "2" and so on, in the order of `_ways`. For training there are
+pairs: "2.1" has the second forward kernel and the first backward kernel. A problem of a single step
+without resets, of at most `one_step.MAX_ROWS` full rows, has one other candidate, "step".
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from dnnffi.spec.checks import ITEM_SIZES
 CELLS = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "TANH", "rnn_relu": "RELU"}
 DTYPES = {dtype: source.DTYPES[dtype] for dtype in ("float16", "bfloat16", "float32")}
 CLIPS = "UNCLIPPED", "CLIP_KEEPS_NAN", "CLIP_REPLACES_NAN"
-"""Enumerators of ``modes.cuh`` and ``basics.cuh``; `CLIPS` by the number that `Kind.clip` is."""
+"""Enumerators: `CELLS` and `CLIPS` of ``modes.cuh``, `DTYPES` of ``basics.cuh``. `Kind.clip` is an
+index of `CLIPS`."""
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
@@ -301,7 +302,7 @@ class KernelConfig(NamedTuple):
 
     @property
     def ring_words(self) -> int:
-        """Words of a slot of the ring: those of all streams of a step."""
+        """Words of a slot of the ring: those of all arrays of a step."""
         return self.ring_arrays * (self.units // self.kind.array_word) * self.rows
 
     @property
@@ -313,10 +314,10 @@ class KernelConfig(NamedTuple):
     def finds_places(self) -> bool:
         """Whether a step computes the places of a thread's ring words again, to save registers.
 
-        By steps measured on an H100: faster if a thread has many words, or
-        if rows or cells need the registers; slower in the short steps of others. NVRTC 13.0
-        crashed on four kernels that do, and compiles them without. The blocks of all four have 5 or
-        7 words of an array, or a power of two times as many.
+        By steps measured on an H100: faster if a thread has more than three words, of all
+        sub-tiles, or three and rows or cells need the registers; slower in the short steps of
+        others. NVRTC 13.0 crashed on four kernels that do, and compiles them without. The blocks of
+        all four have 5 or 7 words of an array, or a power of two times as many.
         """
         words, array_words = self.thread_ring_words, self.units // self.kind.array_word
         if self.parts or self.cluster or words < _MANY_RING_WORDS:

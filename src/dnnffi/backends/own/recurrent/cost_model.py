@@ -58,7 +58,7 @@ def _blocks_at_once(config: KernelConfig, layer: Layer) -> int:
 
 
 def _products(config: KernelConfig) -> float:
-    """Tens of thousands of products of 16 x 8 x 16 of a block; one in TF32 counts twice."""
+    """Tens of thousands of 16 x 8 x 16 products of a block: TF32 counts twice, strict six times."""
     kind = config.kind
     fragments = config.tile_warps * config.k_warps * config.warp_tiles * config.warp_k
     each = 3 if kind.strict else 1

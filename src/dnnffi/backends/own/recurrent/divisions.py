@@ -86,7 +86,7 @@ def find_divisions(
 
 
 def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[KernelConfig]:
-    """Yield divisions of a backward pass whose blocks exchange shares, of all groups at once."""
+    """Yield divisions of a backward pass whose blocks exchange shares; all groups run at once."""
     chip = layer.chip
     most = chip.multiprocessors // (-(-layer.batch // rows) * layer.directions)
     if not most:
@@ -108,11 +108,11 @@ def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[Kern
 def set_streaming(config: KernelConfig, layer: Layer) -> KernelConfig:
     """Return the configuration with what depends on the weights that all blocks read in a step.
 
-    These are ``far``, ``stream_ring`` and ``kept_sixteenths``.
+    These are ``far``, ``stream_ring``, ``k_shared`` and ``kept_sixteenths``.
 
     A configuration is far if L2 does not keep what blocks read until the next step. Then some of
-    the memory of weights that stay is used to ask for the others ahead; so it is in chunks, whose
-    products are faster than L2. Elsewhere weights that stay gained more.
+    the shared memory for weights is used to ask for streamed ones ahead. So it is with several
+    chunks, whose products are faster than L2. Elsewhere weights that stay in it gained more.
     """
     config = config._replace(k_shared=config.k_shared + config.stream_ring, stream_ring=0)
     far = _is_far(config, layer)

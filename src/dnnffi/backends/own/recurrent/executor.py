@@ -9,7 +9,7 @@ reserve space for its backward pass (`BufferLayout`). So streams, threads, graph
 failed share no state.
 
 `OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
-takes arithmetic alone.
+takes arithmetic alone once cuBLASLt has chosen algorithms for such sizes.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class BatchSizes(NamedTuple):
     """Sizes of a batch, under the names that the kernels' arguments have.
 
     ``step_stride`` and ``row_stride`` are in rows of a step. Of rows of unequal length they are
-    those of the caller's padded arrays, 0 elsewhere, and ``position_stride`` is that of a step in
-    the kernels' own arrays. ``positions`` are the rows of all steps together.
+    those of the caller's padded arrays, 0 for layers that have others, and ``position_stride`` is
+    from a step to the next in the kernels' own arrays. ``positions`` are the rows of all steps
+    together.
     """
 
     position_stride: int
@@ -158,7 +159,7 @@ class OwnNetwork:
         self.strides = [
             (0, one.matrix_stride // size, one.bias_stride // size) for one in self.weights
         ]
-        """Elements between the arrays, matrices and biases of two directions, for each layer."""
+        """Elements between two directions' arrays (0), matrices and biases, for each layer."""
         self.matrices = [
             MatrixPlace(layer, direction, *(at + direction * one.matrix_stride for at in one[:2]))
             for layer, one in enumerate(self.weights)
@@ -647,6 +648,6 @@ def _set_shared(
 
 
 def _set_resets(params: ForwardParams | BackwardParams, address: int, callers: BatchSizes) -> None:
-    """Set the flags of resets, which have the layout of the ``callers`` x."""
+    """Set the flags of resets, in the layout of the caller's x, whose sizes are ``callers``."""
     params.resets = address
     params.reset_step_stride, params.reset_row_stride = callers.step_stride, callers.row_stride

@@ -33,7 +33,7 @@ ROWS_PER_BLOCK = 8
 """Rows that a block of the kernel that begins a forward pass copies: one for each of its warps."""
 
 STEPS_PER_BLOCK = 4
-"""Steps of these rows that it copies."""
+"""Steps that such a block copies of each of its rows."""
 
 
 def layer_kernel(config: KernelConfig, timeline: int = 0) -> KernelSource:
@@ -170,7 +170,7 @@ def compile_kernel(config: KernelConfig, memory: MemoryWithGraphs) -> Kernel:
             cooperative=not config.cluster,
             shared_bytes=config.shared_bytes,
         )
-    except Exception as error:  # CuPy's have no class in common
+    except Exception as error:  # from NVRTC, the driver or the search for them
         raise UnsupportedError(
             "dnnffi", "", f"our own kernels cannot be compiled: {type(error).__name__}: {error}"
         ) from error

@@ -36,9 +36,9 @@ class Buffer:
 
 
 class LayerWeights(NamedTuple):
-    """Bytes from the flat weights to those of a layer: of its first direction, and to the next.
+    """Offsets, in bytes, of the weights of a layer's first direction in the flat weights.
 
-    Offsets of absent biases are 0.
+    The strides, in bytes, are from there to the second direction. Offsets of absent biases are 0.
     """
 
     w_ih: int

@@ -60,7 +60,7 @@ class ProductAlgorithms(NamedTuple):
 
 
 class LayerProducts(NamedTuple):
-    """The products of a backward pass of [batch, columns], x or h_0, and their matrices.
+    """The products of a backward pass for a factor [batch, columns], x or h_0, and its matrices.
 
     data : the gradient of x or h_0, from those of the gates and the matrices
     weights : the gradients of the matrices

@@ -40,8 +40,8 @@ _DEVICE_LENGTHS = Struct("<2q")
 """The struct ``DeviceLengths`` of ``rows.cu``."""
 
 _CLEARING_BLOCKS = 1024
-"""Blocks that clear arrays past the ends of rows, about, but one for each row at least; a block has
-some steps of a row."""
+"""About how many blocks clear arrays past the ends of rows, each in some steps of one row; at least
+one for each row."""
 
 _MAX_RANKED = 1024
 """Rows among which each block of the kernel that begins a forward pass ranks its own, if lengths
@@ -163,9 +163,9 @@ class Packing:
     def clear_ended(
         self, launch: Launch, layout: RowLayout, at: TableAddresses, arrays: list[tuple[int, int]]
     ) -> None:
-        """Enqueue the clearing of arrays past the ends of rows, which are as in padded ones.
+        """Enqueue the clearing of ``arrays``, laid out `Places.AS_PADDED`, past the ends of rows.
 
-        ``arrays`` have the address of the first position, and the bytes of a position.
+        Each is the address of the first position, and the bytes of a position.
         """
         steps, batch = layout.steps, layout.batch
         part_steps = max(1, steps * batch // _CLEARING_BLOCKS)

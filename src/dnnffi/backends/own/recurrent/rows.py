@@ -62,8 +62,8 @@ class Tables(NamedTuple):
     step_offsets [steps + 1] : what is added to that for each step, of rows that are stored step
         after step; the last entry is the number of positions
 
-    Kernels make them of ``caller_lengths``, the lengths in the caller's order; None if the caller
-    has these in device memory.
+    Kernels, or for many rows the host (`entries`), make them of ``caller_lengths``, the lengths in
+    the caller's order; None if the caller has these in device memory.
     """
 
     caller_lengths: tuple[int, ...] | None

@@ -1,8 +1,8 @@
-"""The few configurations that are worth measuring, those with the least estimates first.
+"""The few configurations that are worth measuring, the most likely first.
 
-All divisions that fit on the device are compared by the cost model. Of those that gather words, a
-typical one of each shape (units, rows and sub-tiles of a block) is compared first. The tuner
-measures what is left.
+All divisions with tensor cores that fit on the device are compared by the cost model. Of those that
+gather words, a typical one of each shape (units, rows and sub-tiles of a block) is compared first.
+The tuner measures what is left.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _BEST_ROW_THREADS, _MAX_ROW_THREADS = 160, 512
 """Threads of a block without tensor cores: the best number, and the largest."""
 
 _MAX_ROW_PRODUCTS = 66_000
-"""Products of a block without tensor cores in a step."""
+"""Limit of the multiply-adds of a block without tensor cores in a step."""
 
 _MAX_EXCHANGED_BYTES = 64_000_000
 """Bytes that layers which run at once exchange in the longest sequences of a class of sizes: their
@@ -198,7 +198,10 @@ def select_whole_rows(kind: Kind, layer: Layer) -> tuple[KernelConfig, ...]:
 
 
 def _find_whole_rows(blocks: int, kind: Kind, layer: Layer) -> list[KernelConfig]:
-    """Return kernels whose groups have at most ``blocks`` blocks, by their number of threads."""
+    """Return kernels whose groups have at most ``blocks`` blocks, but more than half as many.
+
+    Those with about `_BEST_ROW_THREADS` threads are first.
+    """
     found = []
     chip = layer.chip
     for parts in (1, 2, 4, 8, 16, 32):

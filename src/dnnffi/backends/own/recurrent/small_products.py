@@ -29,7 +29,7 @@ MAX_MACS = 64_000_000
 calls cost on the host."""
 
 LEAST_POSITIONS = 64
-"""Positions of a batch below which no network gets its kernel for small products compiled."""
+"""A network gets a kernel for small products if those of this many positions are small."""
 
 MAX_PRODUCTS = 16
 """Products of one launch."""
