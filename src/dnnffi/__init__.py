@@ -1,4 +1,4 @@
-"""RNNs of NVIDIA's libcudnn and AMD's libMIOpen, and convolutions, with a NumPy reference.
+"""RNNs and convolutions by cuDNN, MIOpen and own CUDA kernels; RNNs by Vulkan; a NumPy reference.
 
 Importing loads neither a vendor's library nor CuPy; names are resolved on first use, so that
 `RNNSpec` and `weight_layout` need no NumPy either. So are `dnnffi.torch`, `dnnffi.jax`,

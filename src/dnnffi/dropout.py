@@ -41,8 +41,8 @@ class _Use(NamedTuple):
 class DropoutState:
     """A seeded stream of random numbers for dropout; each forward pass in training advances it.
 
-    The same seed and the same calls give the same results. It binds to the backend and device of
-    its first use, and to the algorithm "own" if that was named, and stays there: make one for each.
+    The same seed and the same calls give the same results. The first use binds it to a backend, a
+    device, the algorithm "own" if named, and calls with or without an allocator: make one for each.
     On a GPU, uses on several streams are ordered by events, without the host waiting. Raises
     ``TypeError``, ``ValueError`` for a seed that is not an integer from 0 to 2**64 - 1.
 
@@ -112,7 +112,7 @@ class DropoutState:
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> Self:
-        """Return a state that continues the saved one, on the same backend and kind of device.
+        """Return a state that continues the saved one, bound to the same place and kind of device.
 
         Raises ``TypeError``, ``ValueError`` for what `save` did not give. How many bytes the states
         of cuDNN have is known on their device only, and checked there at the first use.

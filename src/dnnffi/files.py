@@ -98,7 +98,7 @@ def check_replaceable(path: Path, *, follow_link: bool = False) -> str:
     """Return the path of the file that `write` would make or replace.
 
     That is ``path`` itself, or what it links to with ``follow_link``. Raises ``OSError`` naming
-    the path if its folder does not exist, or if it is anything but a regular file: a folder, a
+    the folder if it does not exist, or the path if it is anything but a regular file: a folder, a
     device, a FIFO, a socket, a link.
     """
     target = os.path.realpath(path) if follow_link else os.fspath(path)

@@ -1,9 +1,9 @@
 """The lock under which dnnffi imports modules and loads libraries after ``import dnnffi``.
 
-A thread that imports holds locks of Python's, one per module. They do not exist for the forking
-thread, but a forked child keeps them locked, since the thread that would release them is not in
-the child: the child's first import of such a module waits for ever. So whatever is imported at the
-first use of a name, or in a call, is imported under `import_lock`, and ``os.fork`` waits for it.
+A thread that imports holds locks of Python's, one per module. ``os.fork`` does not wait for them,
+and a forked child keeps them locked, since the thread that would release them is not in the child:
+the child's first import of such a module waits for ever. So whatever is imported at the first use
+of a name, or in a call, is imported under `import_lock`, for which ``os.fork`` waits.
 
 A thread that holds this lock may wait for locks of modules that it imports. So no other lock of
 dnnffi may be held where this one is taken.

@@ -1,4 +1,4 @@
-"""Weights in the vendor's layout: one flat buffer and views into it."""
+"""Weights of an RNN: one flat buffer in a vendor's layout or PyTorch's order, and views of it."""
 
 from __future__ import annotations
 
@@ -338,9 +338,9 @@ class RNNWeights(Generic[ArrayT]):
         """Copy the weights of each LSTM, GRU and RNN of an ONNX model, by the name of the node.
 
         ``model`` is a path or a ``ModelProto``. Nodes in subgraphs (of If, Loop and Scan) and in
-        the model's functions are found, too. Constant nodes between the initializers and the
-        weights, as PyTorch's exporter leaves them, are evaluated by the package onnx, which has to
-        be installed; nothing that depends on an input of the model is. Data in other files is read
+        the model's functions are found, too. Nodes that compute the weights from constants, as
+        PyTorch's exporter leaves them, are evaluated by the package onnx, which has to be
+        installed; nothing that depends on an input of the model is. Data in other files is read
         from regular files in the folder of the model, if ``model`` is a path.
 
         The names are in the order of the graph: "LSTM_0" for an unnamed node that is the first with
@@ -515,7 +515,7 @@ class RNNWeights(Generic[ArrayT]):
         The suffix of ``path`` names the format:
 
         * .npz and .safetensors, which `save` writes, and those of other programs;
-        * .pt and .pth, the state of a module or model that ``torch.save`` wrote (needs PyTorch,
+        * .pt and .pth, the state of a module or model that ``torch.save`` wrote (needs PyTorch 2.6,
           which reads them with ``weights_only=True``; TorchScript archives are refused);
         * .h5, .hdf5 and .keras, weights or models that Keras saved (needs the package h5py).
 

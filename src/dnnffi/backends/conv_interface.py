@@ -18,7 +18,7 @@ ALIGNMENT = 16
 """Bytes: what every kernel of a vendor asks of an address at most, and every allocation has."""
 
 MISALIGNED = ALIGNMENT - 1
-"""The bits that are not set in an address that has it."""
+"""The bits that are 0 in an address that is a multiple of `ALIGNMENT`."""
 
 
 class ConvAddresses(NamedTuple):
@@ -49,7 +49,7 @@ OWN = -1
 
 
 class EngineChoice(NamedTuple):
-    """An executor in what it takes to make it again.
+    """The engine and settings by which an executor can be made again.
 
     ``fused`` says whether bias, residual and activation are in the kernel of the convolution, where
     the problem has any.

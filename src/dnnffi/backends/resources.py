@@ -25,8 +25,8 @@ class _Nothing:
 class Resources:
     """A vendor's library on one kind of arrays: CuPy's, or those of `dnnffi.device.external`.
 
-    ``external`` says which. Both families share it, so that a stream has one workspace, and a
-    device one limit of the memory that graphs hold.
+    ``external`` says which. Networks and convolutions share it, so that a stream has one workspace,
+    and the memory that graphs hold one limit.
     """
 
     def __init__(self, backend: Backend, library: VendorLibrary, *, external: bool = False) -> None:

@@ -38,7 +38,7 @@ class ConvBackend:
         self._memory = memory
 
     def check_device(self, device: int | None) -> Any:
-        """Return the place of a device, or of the current one if ``device`` is None."""
+        """Return ``device``, or the current one if it is None; "host" if arrays are on the host."""
         raise NotImplementedError
 
     def device_of(self, name: str, array: Array) -> Any:
@@ -54,7 +54,7 @@ class ConvBackend:
         return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
 
     def backward_bias(self, dy: Any) -> Any:
-        """Return the gradient of the bias [K], from a contiguous dy."""
+        """Return the gradient of the bias [K]. dy is contiguous unless `takes_strided`."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -144,14 +144,14 @@ conv_backends: Backends[ConvBackend, DeviceConvBackend] = Backends(
 """The convolutions of each backend."""
 
 on_cupy: DeviceConvBackend | None = None
-"""The backend whose arrays are CuPy's, once it was used: it knows calls again."""
+"""The last used backend on CuPy's arrays; its plans are also found by `signature.sign`."""
 
 
 def backend_for(name: object, x: Array) -> ConvBackend:
     """Return the backend of a call, which is `on_cupy` from now on if it takes CuPy's arrays."""
     global on_cupy
     found = conv_backends.for_call(name, x)
-    # Set here, of what is kept: one that a thread makes too late must know no calls.
+    # Set here and not when it is made: of two made at the same time, only one is kept.
     if isinstance(found, DeviceConvBackend) and found.ndarray is found.resources.memory.ndarray:
         on_cupy = found
     return found

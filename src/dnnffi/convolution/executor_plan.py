@@ -87,7 +87,8 @@ class ExecutorConvPlan(ConvProblemPlan):
 
     An array with gaps, in another layout, or at an address that is no multiple of 16 is copied.
 
-    Where ``captures``, calls on addresses that keep coming are captured and replayed as graphs.
+    With ``captures``, unless the option tune is "off", calls on addresses that keep coming are
+    captured and replayed as graphs.
     """
 
     def __init__(self, finder: ExecutorFinder[Any], *, captures: bool) -> None:
@@ -237,7 +238,8 @@ class ExecutorConvPlan(ConvProblemPlan):
     def fill(self, addresses: tuple[int, ...], *, shared: bool) -> None:
         """Run on the current device, on `ConvAddresses` without the workspace.
 
-        With ``shared`` that is the stream's own buffer, always at the same address.
+        The workspace is the stream's buffer if it is ``shared`` or at most `MOST_SHARED_WORKSPACE`,
+        else a new array; in a capture of the caller's always a new array.
         """
         if self.finder.is_pending and self.finder.advance():
             self._ask_again()

@@ -139,8 +139,8 @@ class TunedFinder(ExecutorFinder[TunableExecutors]):
     """The executors of one problem, first the choice of its size class (`size_class`).
 
     That is what was measured for the class or for a neighbouring one, here or in another process,
-    else what the heuristics said for the first problem of the class. An engine that cannot compute
-    the problem gives way to what the heuristics say for it.
+    else what the heuristics or a record said for an earlier problem of the class. If that cannot
+    compute the problem, or with the option tune="off", they are asked for the problem itself.
     """
 
     source: TunableSource

@@ -235,7 +235,8 @@ def conv_backward_bias(
     """Gradient of the bias, of ordinary and transposed convolutions: [K], from dy [N, K, ...].
 
     It is the sum over all axes but the channels, computed where dy is, for every backend: by
-    dnnffi's own kernels on CUDA, by array code elsewhere. The two 16-bit types are summed in
+    dnnffi's own kernels on CUDA, up to 2**30 positions for each channel (with an allocator, more
+    raise `UnsupportedError`), by array code elsewhere. The two 16-bit types are summed in
     float32 or higher. With ``options["allocator"]`` on ROCm MIOpen computes the sum, in float16 or
     float32 (``miopenConvolutionBackwardBias``).
 
@@ -486,9 +487,10 @@ def _checked(
     values: tuple[Any, ...],
     embedding: ConvBackend | None,
 ) -> tuple[ConvProblemPlan, tuple[Any, ...]]:
-    """Return the plan of a call, and its arrays. The first of them decides backend and layout.
+    """Return the plan of a call, and its arrays.
 
-    So a layout is kept from input to output; in PyTorch either array makes it channels last.
+    The first array decides the backend unless one is given, and the layout; if it has no definite
+    layout, the second decides. In PyTorch either array makes the layout channels last.
     """
     operation, transposed, shape, geometry, groups, activation, alpha, backend = asked
     names = ARGUMENTS[operation]

@@ -24,8 +24,9 @@ class ConvPlan:
 
     cuDNN's plan is kept, and its workspace, one for each stream of a thread. A call checks its
     arrays and enqueues the work on CuPy's current stream; one with ``out`` and arrays that it has
-    seen before checks nothing but that. Calls on the same arrays are replayed as a CUDA graph from
-    the fourth on, except inside a capture of the caller's. One thread at a time may use a plan.
+    seen before checks nothing but that. On cuDNN calls on the same arrays are replayed as a CUDA
+    graph from the fourth on, except with the option ``tune="off"`` and inside a capture of the
+    caller's. One thread at a time may use a plan.
 
     Parameters
     ----------
@@ -207,8 +208,8 @@ class ConvPlan:
         Waits for the current stream. The functions use the result, too: on cuDNN for all problems
         of the same size class, and it is kept on disk, see ``DNNFFI_CACHE_DIR``; on MIOpen, which
         searches by itself, for this problem in this process. If the arrays are still to choose the
-        backend, the first call measures. Does nothing with the option ``tune="off"``, and on the
-        reference.
+        backend, the first call measures. Does nothing with the option ``tune="off"``, on the
+        reference, and while the current stream is captured.
         """
         self._check_open()
         if self._plan is None:

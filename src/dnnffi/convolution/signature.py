@@ -25,8 +25,8 @@ def sign(
     """Return the key of a call on arrays of class ``ndarray``, and the addresses of the arrays.
 
     The addresses are the first four of `ConvAddresses`. None for a call that has to be looked at
-    closely: with arrays of another class, not on one device, of one dtype and aligned, or with
-    numbers that are not plain.
+    closely: with arrays of another class, on several devices, of several dtypes or not aligned, or
+    with arguments that are not plain (`_is_signed`).
     """
     first = arrays[0]
     if first.__class__ is not ndarray or not _is_signed(asked):
@@ -48,7 +48,7 @@ def sign(
         signature.append(array.shape)
         signature.append(array.strides)
         addresses.append(address)
-    if len(addresses) == 2:  # a backward call has no residual and no bias pass
+    if len(addresses) == 2:  # a backward call has no bias and no residual
         addresses += (0, 0)
     return tuple(signature), addresses
 

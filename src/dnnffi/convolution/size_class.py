@@ -7,7 +7,7 @@
   sizes of y) lies between two powers of four, and whose rows of images are multiples of 16 bytes,
   or are not.
 
-A layer has at most 34 classes, in practice one to four. What was measured or chosen for one problem
+A layer has in practice one to four classes. What was measured or chosen for one problem
 of a class is used for all of them, so that a new batch or image size measures nothing and asks no
 heuristic. Whether an engine computes a problem is still decided by cuDNN for each problem, when its
 plan is finalized.

@@ -70,7 +70,7 @@ class ConvClassState:
     def specializes(self, problem: ConvProblem) -> bool:
         """Return whether kernels of dnnffi's have the sizes of ``problem`` as constants.
 
-        Those of the first problem of the class have, and those of a measured one.
+        They have the sizes of the first problem of the class, or of one measured in this process.
         """
         if self._specialized is None:
             self._specialized = problem.x_shape

@@ -162,12 +162,12 @@ def measure_executors(
     source: TunableSource,
     known: Sequence[EngineChoice] | None = None,
 ) -> ConvTuning | None:
-    """Measure the executors of a problem, or None where not one ran.
+    """Measure the executors of a problem. Return None if none ran, or without memory for arrays.
 
     With ``known``, only these choices and the heuristics' best are measured, within `CLASS_BUDGET`,
     and once each; without, all executors are, within `BUDGET`.
 
-    An executor counts if its result agrees with those of most others, within the dtype's rounding;
+    An executor counts if its result agrees with those of most engines, within the dtype's rounding;
     the heuristics' best alone proves nothing. Runs on the current stream and waits for it. What is
     needed is allocated, and given back at the end.
     """

@@ -137,7 +137,7 @@ def _on_device(name: str, value: Any, function: str) -> AnyArray:
 
 
 def kind(array: AnyArray) -> str | None:
-    """Return the platform of an array: "host", "cuda" or "rocm"; None for another device."""
+    """Return the platform of an array: "host", "cuda" or "rocm"; None if its owner did not tell."""
     found = _kind_of_class(array.__class__)
     return array.kind if found is None else found
 
@@ -208,7 +208,7 @@ def ready(name: str, array: AnyArray) -> AnyArray:
 
 
 def to_host(array: AnyArray) -> np.ndarray[Any, Any]:
-    """Return a NumPy copy or view of ``array``."""
+    """Return ``array`` itself if it is NumPy's, else a copy on the host."""
     if isinstance(array, np.ndarray):
         return array
     return array.get()

@@ -78,7 +78,7 @@ class CupyMemory(DeviceMemory):
         return cuda.ExternalStream(stream.ptr)  # CuPy 13; deprecated in CuPy 14
 
     def capture_step(self, step: Callable[[], Any]) -> StepGraph:
-        """Return what ``step()`` enqueues on the current stream, with the memory it allocates."""
+        """Run ``step()`` once, then return a graph of it with the memory that it allocates."""
         runtime, cupy = self._cuda, self._cupy
         step()
         stream, pool = runtime.new_stream(), cupy.cuda.MemoryPool()

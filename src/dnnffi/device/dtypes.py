@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnffi.importing import import_lock
 
-# DLPack device types (dlpack.h): kDLCPU, kDLCUDA, kDLCUDAHost, kDLCUDAManaged, kDLROCM
+# DLPack device types (dlpack.h): kDLCPU, kDLCUDA and kDLCUDAManaged, kDLROCM
 DLPACK_CPU = 1
 DLPACK_CUDA = (2, 13)
 DLPACK_ROCM = 10

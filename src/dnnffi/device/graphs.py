@@ -83,10 +83,10 @@ def _refuse() -> None:
 class NullStream:
     """The rows of graphs on a device's legacy null stream, which are kept short.
 
-    Of different graphs of a vendor's kernels, with nothing else between them on that stream, each
-    begins late, the later the more precede it in the row. Other streams and graphs of simple
-    kernels have none of that; why is not known. ``work`` ends the row: a kernel, a memset or
-    an event with a time, but no plain event or query. Launching on another stream does not help: a
+    In a row of different graphs of a vendor's kernels, with nothing else between them on that
+    stream, each begins the later, the more precede it. Other streams and graphs of simple kernels
+    are not delayed; why is not known. ``work`` ends the row: a kernel, a memset or an event with
+    a time, but no plain event or query. Launching on another stream does not help: a
     second blocking stream is in no order with the user's own blocking streams
     (``tests/gpu/test_null_stream.py``), and another stream between two events is as late.
 

@@ -208,7 +208,7 @@ class Memory(Protocol):
 class MemoryWithGraphs(Memory, Protocol):
     """Device memory with the capabilities of CUDA: kernels, captures, times.
 
-    `dnnffi.device.memory.DeviceMemory` has them for the arrays of every library. On ROCm they
+    `dnnffi.device.memory.DeviceMemory` has them for the arrays of every library. On ROCm most
     raise `UnsupportedError`.
     """
 
@@ -262,7 +262,7 @@ class MemoryWithGraphs(Memory, Protocol):
         """Whether the work before ``event`` is done, without waiting."""
 
     def capture(self, record: Callable[[Stream], object]) -> Graph:
-        """Return what ``record(stream)`` enqueues on a new stream, as a graph; nothing runs.
+        """Return what ``record(stream)`` enqueues on a separate stream, as a graph; nothing runs.
 
         That stream is the current one meanwhile.
         """

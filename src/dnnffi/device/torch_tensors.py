@@ -1,4 +1,4 @@
-"""PyTorch's tensors beside their memory: gradient, sign, layout; and modes without calls."""
+"""Checks of PyTorch's tensors (gradient, sign, layout), and of modes that record calls."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _warned = False
 
 
 def detached(name: str, value: Any) -> Any:
-    """``value``, of a tensor of PyTorch what its memory alone tells.
+    """``value``, or for a tensor of PyTorch one whose memory alone holds its values.
 
-    A tensor that requires a gradient is detached, and one that PyTorch negates lazily is negated:
-    PyTorch exports its memory, which has the other sign (2.13). ``TypeError`` for a sparse tensor,
-    whose memory is several, `UnsupportedError` for a tensor that is traced.
+    A tensor that requires a gradient is detached, with a warning once; one that PyTorch negates
+    lazily is negated: PyTorch exports its memory, which has the other sign (2.13). ``TypeError``
+    for a sparse tensor, `UnsupportedError` for a tensor that is traced.
     """
     layout = getattr(value, "layout", None)  # arrays of JAX have one too, of another kind
     if type(layout).__module__ == "torch":

@@ -75,7 +75,7 @@ def read(params: object, mode: object) -> Network:
 
 
 def _directions(layer: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the cells of a layer with their names: of a layer alone, those of a Bidirectional."""
+    """Return the cells of a layer with their names; a Bidirectional must be its only entry."""
     layer = [(name, _parameters(params)) for name, params in layer]
     inner = [[_entry(params, one) for one in _DIRECTIONS] for _, params in layer]
     if all(one is None for pair in inner for one in pair):
@@ -107,7 +107,7 @@ def _directions(layer: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 def _cell_of_rnn(name: str, params: Any, direction: int | None) -> tuple[str, Any]:
     """Return the cell of an RNN with its name; a cell is returned as it is.
 
-    ``direction`` is that of the network in which the RNN itself says whether it is reversed.
+    ``direction`` is 0 or 1; None in a Bidirectional, which ignores the ``reverse`` of its RNNs.
     """
     cell = _entry(params, _CELL)
     if cell is None:

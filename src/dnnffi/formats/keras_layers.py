@@ -1,4 +1,4 @@
-"""Layers of Keras given as objects: checks of the settings that ``get_weights()`` does not show.
+"""Layers of Keras, as objects or configs in files: checks of settings that weights do not show.
 
 The arrays of a layer have neither its activations nor its direction. ``get_config()`` gives the
 activations by name only, also those that a user wrote, so the functions themselves are looked at.

@@ -38,7 +38,7 @@ class TorchReader:
     The names of containers and entries are joined by dots, as in "model_state.lstm.weight_ih_l0".
 
     Raises ``ValueError`` if the file has anything but tensors and plain containers, or claims more
-    bytes than it has, ``ImportError`` without PyTorch. The whole file is read at once.
+    bytes than it has, ``ImportError`` without PyTorch 2.6. The whole file is read at once.
 
     Attributes
     ----------

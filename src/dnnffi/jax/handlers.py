@@ -27,7 +27,7 @@ _SHOWN_BYTES = 200
 """Bytes of a text that an error message shows."""
 
 _PASSED = 64
-"""Calls whose addresses were found apart that a problem remembers."""
+"""Maximum number of address tuples that a prepared call remembers as checked."""
 
 Run = Callable[[Launch, list[int]], None]
 """Runs a call on its addresses: operands, results, and a final 0."""

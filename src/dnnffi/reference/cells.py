@@ -40,7 +40,7 @@ class Cell(Protocol):
 
     gates: int  # G
     kept: int  # K
-    sums: bool  # gx and gh are read as their sum alone, so that d_gx is d_gh
+    sums: bool  # only gx + gh is read: gx has both biases, and d_gx is d_gh
 
     def step(
         self, gx: NDArray, gh: NDArray, h: NDArray, c: NDArray | None, kept: NDArray, h_out: NDArray

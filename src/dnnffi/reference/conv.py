@@ -95,7 +95,7 @@ def backward_weights(spec: ConvSpec, dy: NDArray, x: NDArray) -> NDArray:
 
 @np.errstate(all="ignore")
 def backward_bias(dy: NDArray) -> NDArray:
-    """Gradient by the bias [K]: the sum of dy over all but its channels, in float64."""
+    """Gradient by the bias [K], in dy's dtype: dy summed in float64 over all but its channels."""
     given = _up(dy) if dy.dtype.name == "bfloat16" else dy  # no sum of it gives float64
     return given.sum(axis=(0, *range(2, dy.ndim)), dtype="float64").astype(dy.dtype)
 

@@ -22,7 +22,7 @@ MOST_ROWS = 256
 """Rows of x that are multiplied at once.
 
 A BLAS is as fast with as many as with more, and their products stay in a cache: 512 KB in float32
-where H is 128.
+where G*H is 512.
 """
 
 
@@ -89,8 +89,8 @@ def forward_pass(
 ) -> Pass:
     """One direction of one layer from the state h [B, O], c [B, H].
 
-    Rows of ``resets`` past their length are false. Without ``training`` it keeps nothing of a step
-    but its h: no ``saved``, and no ``cell_h``.
+    Steps of ``resets`` past a row's length are false. Without ``training`` it keeps nothing of a
+    step but its h: no ``saved``, and no ``cell_h``.
     """
     xp, steps, batch, new = layout.xp, layout.steps, layout.batch, layout.empty
     order = range(steps - 1, -1, -1) if reverse else range(steps)
@@ -144,7 +144,7 @@ def forward_pass(
 def _input_products(
     layout: Layout, cell: Cell, w: Weights, x: NDArray, order: range
 ) -> Iterator[tuple[range, NDArray]]:
-    """Yield some steps of ``order`` after others, and gx [steps, G, B, H] of these.
+    """Yield successive parts of ``order``, and gx [steps, G, B, H] of each.
 
     b_hh is in gx where the cell ``sums``. The memory of gx is that of the gx before.
     """
@@ -172,7 +172,7 @@ def backward_pass(
 ) -> PassGradients:
     """Gradients from those of y [T, B, O] and of the last state, dh [B, O] and dc [B, H].
 
-    Rows of ``dy`` past their length are zero.
+    Steps of ``dy`` past a row's length are zero.
     """
     w, xp = run.weights, layout.xp
     multiply_hh = matmul_of(xp, layout.batch * w.w_hh.size)

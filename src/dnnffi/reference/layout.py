@@ -15,7 +15,7 @@ from dnnffi.device.interface import NDArray
 class Layout:
     """Takes arrays to time-major [T, B, .] with zeros past each row's length, and back.
 
-    ``active`` [T, B] is true up to each row's length; None where every row has T steps.
+    ``active`` [T, B] is true up to each row's length; None without lengths and batch sizes.
     ``rows`` and ``places`` are set for packed sequences: the row of the packed array to be read
     at each [T, B], and the place in the flattened [T, B] of each packed row.
     """
@@ -71,7 +71,7 @@ class Layout:
         return a if self.active is None else self.xp.where(self.active[:, :, None], a, 0)
 
     def empty(self, like: NDArray, shape: tuple[int, ...]) -> NDArray:
-        """Return a new array of the dtype and class of ``like``: those that err have a class."""
+        """Return a new array of the dtype and class of ``like``, which may be a subclass."""
         if like.__class__ is np.ndarray:
             return np.empty(shape, like.dtype)  # in half the time
         return self.xp.empty_like(like, shape=shape, order="C")

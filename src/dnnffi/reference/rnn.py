@@ -110,7 +110,7 @@ def forward(
     ----------
     x : [T, B, I]; [B, T, I] with ``batch_first``; or [sum(batch_sizes), I], packed
     h_0, c_0 : [L*D, B, O] and [L*D, B, H], or None for zeros; ``c_0`` is the LSTM's
-    weights : flat, in PyTorch's order (`RNNSpec.parameter_shapes`)
+    weights : arrays in PyTorch's order (`RNNSpec.parameter_shapes`)
     lengths : one length a row, in any order: past it y is zero, h_n and c_n are the state at it
     batch_sizes : the number of rows at each step of packed sequences, never rising
     resets : x's shape without its last dimension, bool or integers: where it is not zero at step

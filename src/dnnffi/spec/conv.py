@@ -31,8 +31,8 @@ class ConvSpec:
     """A convolution, apart from the number and size of its inputs.
 
     As in all of deep learning it is a correlation: the kernel is not flipped. ``kernel`` has one
-    size for each of the one, two or three spatial dimensions; the others are one number for all of
-    them or one each.
+    size for each of the one, two or three spatial dimensions; stride, padding, dilation and
+    output_padding are one number for all of them or one each.
 
     Parameters
     ----------

@@ -152,7 +152,7 @@ class ConvProblem(NamedTuple):
     def argument_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Shapes of the arrays that the operation reads.
 
-        "forward" reads x, w, bias and residual (the last two if the problem has them),
+        "forward" reads x, w, bias and residual (`present` tells which the problem has),
         "backward_data" reads dy and w, "backward_weights" dy and x.
         """
         if self.operation == FORWARD:

@@ -27,11 +27,11 @@ class RNNProblem(NamedTuple):
     """One problem, for which a plan is made. Built by `RNNProblem.dense` or `packed`; hashable.
 
     ``layout`` is "sequence_major" ([T, B, .]), "batch_major" ([B, T, .]) or "packed"
-    ([sum(batch_sizes), .]). ``lengths`` has one entry a row, from 0 to T, or is None where every
-    row has T steps; packed problems have theirs descending, from 1. There are from 1 to 16,777,216
-    steps, and from 0 to as many rows. With ``has_resets`` states are replaced between steps. With
-    ``has_device_lengths`` a call brings the lengths of its rows in device memory, and ``lengths``
-    is None.
+    ([sum(batch_sizes), .]). ``lengths`` has one entry a row: of a packed problem from 1 to T,
+    descending; otherwise from 0 to T, or None where every row has T steps. There are from 1 to
+    16,777,216 steps, and from 0 to as many rows. With ``has_resets`` states are replaced between
+    steps. With ``has_device_lengths`` a call brings the lengths of its rows in device memory, and
+    ``lengths`` is None.
 
     Examples
     --------

@@ -23,7 +23,7 @@ GATES: dict[Mode, tuple[str, ...]] = {
 
 
 MOST_LAYERS = 10_000
-"""Far beyond any network; a layout has up to 18 entries for each layer and direction."""
+"""Far beyond any network; a layout has up to 17 entries for each layer and direction."""
 
 
 class ParameterShape(NamedTuple):

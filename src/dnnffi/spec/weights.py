@@ -156,7 +156,7 @@ def layout_of_flat(spec: RNNSpec, layout: object) -> LayoutName:
 
     ``layout`` is its name. None is accepted only if cuDNN's layout and PyTorch's order put every
     parameter of ``spec`` in the same place. MIOpen's layout always has to be named. Raises
-    ``ValueError`` otherwise, ``TypeError`` for a ``layout`` that is no string.
+    ``ValueError`` otherwise, ``TypeError`` for an array, list or dict as ``layout``.
     """
     if layout is not None:
         return weight_layout(spec, check_choice("layout", layout, _ORDERS)).name

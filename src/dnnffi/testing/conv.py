@@ -221,7 +221,7 @@ def conv_inputs(problem: ConvProblem, seed: int) -> ConvInputs:
 def conv_keywords(problem: ConvProblem) -> dict[str, Any]:
     """Return the keywords with which the function of the problem's operation runs it.
 
-    The residual is an array, and so not among them.
+    Arrays (bias, residual) and the shape of a result are not among them.
     """
     check_problem(problem, ConvProblem, 'ConvProblem.of("forward", spec, x_shape)')
     spec = problem.spec

@@ -8,7 +8,8 @@ PyTorch's allocator, on its current stream, without CuPy. Gradients are those of
 `dnnffi.RNNContext.backward` and of `dnnffi.conv_backward_data`, `conv_backward_weights` and
 `conv_backward_bias`. There are no second derivatives: asking for one raises `UnsupportedError`.
 
-Under ``torch.autocast`` a network computes in its dtype (``torch.nn`` in float16 on a GPU).
+Under ``torch.autocast`` a network computes in autocast's dtype (``torch.nn`` on a GPU in float16),
+unless its weights are float64 or an `RNNWeights`.
 ``torch.compile`` leaves a call as it is, between compiled parts. In ``torch.jit.trace`` a call
 raises `UnsupportedError`, and so does dropout in a forward pass that ``torch.utils.checkpoint``
 repeats.

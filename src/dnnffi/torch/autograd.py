@@ -17,8 +17,8 @@ Gradients = Callable[[Sequence[Any]], Sequence[Any]]
 def recorded(gradients: Gradients, given: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
     """Return ``gradients(given)`` in a backward pass that autograd records.
 
-    It does so with ``create_graph=True``. The gradients depend on ``others`` too; a derivative of
-    them with respect to either is refused.
+    Autograd records with ``create_graph=True``. The gradients depend on ``given`` and ``others``;
+    their derivative with respect to either raises `UnsupportedError`.
     """
     return _FirstDerivative.apply(gradients, len(given), *given, *others)
 

@@ -43,7 +43,7 @@ def conv(
 ) -> Tensor:
     """`dnnffi.conv` on tensors, which autograd differentiates with respect to x, w and bias.
 
-    Arguments and errors are those of `dnnffi.conv`, without what it fuses: write
+    Arguments and errors are those of `dnnffi.conv`, without activation, residual and alpha: write
     ``torch.relu(conv(x, w, bias) + residual)``.
 
     Examples

@@ -28,9 +28,9 @@ def lstm(
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """`dnnffi.lstm_forward` on tensors: ``y, (h_n, c_n)``, which autograd differentiates.
 
-    Gradients go to those of x, hx and the weights that require one. If none does, and nothing is
-    dropped, it is `dnnffi.lstm`. None of these tensors, nor y, may be written to before backward:
-    PyTorch raises ``RuntimeError`` if one was.
+    Gradients go to those of x, hx, reset_to and the weights that require one. If none does, and
+    without dropout and dropout_state, it is `dnnffi.lstm`. Do not write to any of these tensors,
+    resets or y before the backward pass: PyTorch then raises ``RuntimeError``.
 
     Parameters
     ----------

@@ -199,8 +199,8 @@ class TensorContext:
     ) -> tuple[Tensor, States, Tensor | None, States]:
         """Return the gradients of x, of hx, of the flat weights, and of what replaced states.
 
-        ``given`` are the gradients of the results; None stands for zeros, and for the gradient of
-        what was None.
+        ``given`` are the gradients of the results, None for zeros. The gradient of a state that was
+        None is None. Raises `ContextError` after a backward pass without ``retain``.
         """
         weights = self._weights
         if self._saved is None or weights is None:
@@ -309,7 +309,7 @@ def _saved(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> Tensor | None:
-    """Return a tensor of the forward pass that autograd gives back, which may be another one."""
+    """Return a tensor that autograd saved; ``ValueError`` if its shape, dtype or device changed."""
     if _address(plan, tensor, shape, dtype):
         return tensor
     is_there = tensor.get_device() == plan.device if tensor is x else tensor.device == x.device

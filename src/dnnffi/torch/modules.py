@@ -48,8 +48,9 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             Beyond the length of a row the output is zero, and h_n, c_n are the states at its last
             step. A tensor on the GPU of ``input`` is read there by dnnffi's own kernels, and is
             else copied to the host
-        resets : [T, B] in the layout of ``input``, bool or integers. Where it is not zero at step
-            t, the state before t is that of ``reset_to``, and no gradient passes
+        resets : the shape of ``input``, or of the data of a ``PackedSequence``, without its last
+            dimension, bool or integers. Where it is not zero at step t, the state before t is that
+            of ``reset_to``, and no gradient passes
         reset_to : like hx, or with one row for all; None for zeros
 
         Raises
@@ -254,7 +255,7 @@ class LSTM(_Recurrent, torch.nn.LSTM):  # type: ignore[misc]
 
     Everything is as there: the arguments, the parameters' names, shapes and initial values, the
     state dict, dropout in training mode, ``PackedSequence``, input without a batch, autocast. A
-    call also takes the ``lengths`` of a padded batch: see `forward`.
+    call also takes ``lengths``, ``resets`` and ``reset_to``: see `forward`.
 
     With ``device="cuda"`` it computes on the GPU, otherwise on the host by the NumPy reference.
     Dropout draws other random numbers than torch.nn's, seeded from PyTorch's at the first training

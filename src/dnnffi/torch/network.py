@@ -291,7 +291,7 @@ def _read_sizes(keywords: RNNKeywords, x: Tensor) -> None:
 def _lengths(lengths: Tensor, x: Tensor) -> Any:
     """Return lengths as the core takes them: int32 on the GPU of x, else a list.
 
-    Others than those of int32 count as the nearest.
+    Those of int32 and int64 are clamped: from -1 to the largest int32.
     """
     if not lengths.is_cuda or lengths.device != x.device:
         return lengths.tolist()
@@ -354,9 +354,9 @@ def _gradients(
     saved: Sequence[Any],
     given: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """Return the gradients of x, the states and the weights, of those of the results.
+    """Return the gradients of x, the states and the weights from ``given``, those of the results.
 
-    Autograd ignores those of tensors that require none.
+    Autograd ignores gradients of tensors that require none.
     """
     mode, form, _, retain, count, resets, need = call
     if retain is None:

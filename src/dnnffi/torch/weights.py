@@ -30,7 +30,7 @@ from dnnffi.torch.tensors import (
 from dnnffi.weights import RNNWeights
 
 MAX_LIST_FORMS = 256
-"""Number of networks whose lists of weights are known by their shapes."""
+"""Maximum number of cached forms: as many of flat tensors as of lists."""
 
 
 Networks = dict[int, dict[tuple[Any, ...], Any]]

@@ -142,7 +142,7 @@ class MatrixProduct:
         ``a``, ``b`` and ``c`` are addresses of the dtype's alignment; where all three have 16
         bytes, faster algorithms run. ``workspace`` has 256 bytes of alignment; 0 suffices where
         ``workspace_bytes`` is 0. With ``accumulate`` the product is added to what C holds, without
-        C is not read. Raises `CublasError`, or `DnnffiError` in a forked process.
+        C is not read. Raises `CublasError`, `UnsupportedError`; `DnnffiError` if forked.
         """
         self._descriptors.run(launch, self._algorithms, (a, b, c), workspace, accumulate)
 
@@ -209,7 +209,8 @@ class RowsProducts:
 class RowsProduct:
     """One product of `RowsProducts`, which has no other with the same ``number``.
 
-    Algorithms are chosen by `choose` for a number of rows, and run with any smaller one too.
+    Algorithms are chosen by `choose` for a number of rows, and run with any smaller one too, except
+    where the library refuses that: then `run` chooses others.
     """
 
     def __init__(

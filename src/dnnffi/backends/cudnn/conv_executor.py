@@ -338,7 +338,8 @@ class EngineExecutors(TunableExecutors):
 
         It passes the admission of those that heuristics propose: the problem's options, its
         workspace limit and the engines known to be wrong. Raises `CudnnError`, `UnsupportedError`;
-        ``ValueError`` for an engine, a kernel of dnnffi's or a knob that does not exist.
+        ``ValueError`` for an engine, a kernel of dnnffi's or a knob that does not exist, and for a
+        kernel of dnnffi's that cannot be compiled.
         """
         if choice.engine == OWN:
             if not self._compiles:

@@ -36,7 +36,7 @@ that the header of 9.28 states.
 
 
 OLDEST = (8, 9, 7)
-"""The oldest version supported: the first whose headers are checked, and from 8.9 on
+"""The oldest version supported: the first whose headers are checked, and from 8.9.1 on
 ``cudnnRNNForward`` needs no lengths in device memory."""
 
 ENVIRONMENT_VARIABLE = "DNNFFI_CUDNN_LIBRARY"

@@ -1,8 +1,8 @@
 """MIOpen's two sets of RNN functions with one interface.
 
 Packed problems go through the older functions, which take a tensor descriptor for each step, dense
-ones through the newer, which take sequences. Both were made once for a problem; a call gives
-addresses, 0 for an array that is not there.
+ones through the newer, which take sequences. Descriptors are made once for a problem; a call gives
+addresses, 0 for an array that is missing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
 
 class Rectangle(NamedTuple):
-    """The steps from ``start`` to the last of the rows from ``first`` up to ``last``."""
+    """The steps from ``start`` to the end, of the rows from ``first`` to ``last`` - 1."""
 
     first: int
     last: int

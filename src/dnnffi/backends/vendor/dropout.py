@@ -103,7 +103,7 @@ class Generator(StatesInOrder):
 
     @abstractmethod
     def _start(self, handle: Handle) -> None:
-        """Seed the states."""
+        """Seed the states, or prepare what seeds them before each use (`_seed_again`)."""
 
     def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
         """Return the descriptor for a probability, on these states. The generator owns it."""

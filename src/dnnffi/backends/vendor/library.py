@@ -74,7 +74,7 @@ class VendorLibrary(ABC):
 
     @property
     def memory(self) -> Memory:
-        """The memory that the library computes on: that of CuPy."""
+        """The memory that the library computes on: CuPy's, unless it was made with another."""
         if self._memory is None:
             self._memory = cupy_memory()
         return self._memory

@@ -18,7 +18,8 @@ from dnnffi.spec.weights import weight_layout
 class VendorRNNExecutor(AddressExecutor, ABC):
     """Base of the vendors' RNN executors.
 
-    A vendor's class makes its descriptors and sets the sizes (`_describe`), and makes the C calls.
+    A vendor's class makes its descriptors, sets the sizes (`_make_descriptors`), and makes the C
+    calls.
     Several threads may share an executor: each launches with a handle of its own.
     """
 

@@ -25,7 +25,7 @@ _pools: Once[None, ThreadPoolExecutor] = Once()
 
 
 def helpers() -> int:
-    """Return the threads that help the caller: none on two cores, where they were no faster."""
+    """Return the threads that help the caller: none below four cores (on two, no faster)."""
     return max(1, min(MOST_THREADS, num_usable_cores() // 2)) - 1
 
 

@@ -129,7 +129,7 @@ class Device:
 
     @contextmanager
     def errors(self, doing: str, what: object = "") -> Iterator[None]:
-        """Turn errors of wgpu into `VulkanError`; once the device is lost, say so for good.
+        """Turn errors of wgpu into `VulkanError`, raised in a forked child too; drop a lost device.
 
         ``{}`` in ``doing`` stands for ``what``, which is put into words for an error alone.
         """
@@ -167,7 +167,7 @@ class Device:
         return str(self.adapter)
 
     def buffer(self, what: str, nbytes: int, usage: int, mapped: bool = False) -> Any:
-        """Return a buffer of zeros. `VulkanError`, naming ``what``, without memory for it."""
+        """Return a zeroed buffer. `VulkanError` without memory, `UnsupportedError` if too large."""
         if nbytes > self.most_bytes:
             raise self.unsupported(
                 f"{what} takes {nbytes} bytes; a buffer of this adapter has at most "

@@ -112,7 +112,7 @@ class Sequence:
     """The buffers of sequences of T steps and B rows, and what runs on them; one call at a time.
 
     ``reset_rows`` is the number of rows of the states that replace others, 1 or B; 0 for calls
-    without resets. Raises `UnsupportedError` naming a buffer that the adapter does not have.
+    without resets. Raises `UnsupportedError` naming what the adapter or the algorithm cannot do.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Tiles(NamedTuple):
 
 
 LARGEST_WHOLE = 128
-"""Largest hidden size that is run by one workgroup if no other algorithm is asked for."""
+"""Largest hidden size whose sequences a workgroup of a GPU runs whole by default ("auto")."""
 
 MOST_TURNS = 65535
 """Turns that all loops of an invocation have together on a CPU: Mesa ends later ones, silently."""

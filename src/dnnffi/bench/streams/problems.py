@@ -87,7 +87,7 @@ class Batch(NamedTuple):
 
 
 class Epochs(NamedTuple):
-    """The batches of the warm-up epoch and of the later epoch, which have no pair in common."""
+    """The batches of the warm-up epoch and of the later epoch, which have no batch in common."""
 
     warm_up: tuple[Batch, ...]
     later: tuple[Batch, ...]

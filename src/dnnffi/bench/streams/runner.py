@@ -76,7 +76,7 @@ class StreamRunner(Runner):
 
     A model that tunes itself begins each turn without plans and without tuning results, so that
     each turn has a first epoch. Other models have one first epoch. dnnffi stores compiled kernels
-    and tuning results in a folder of this run, which is empty at the start.
+    and tuning results in a folder of the stream, which is empty at the start.
 
     If the results of a stream's models are compared, each model runs one batch before its first
     epoch. A model with different results fails.

@@ -488,7 +488,7 @@ def read_interface(
 
 
 def _from_interface(name: str, value: Any, kind: str | None, strided: bool) -> DeviceArray:
-    """Return an array by version 0 to 3 of ``__cuda_array_interface__``, after its checks."""
+    """Return an array by ``__cuda_array_interface__``, whose device is taken to be the current."""
     interface = value.__cuda_array_interface__
     address, shape, strides, dtype, is_read_only = read_interface(
         name, interface, "__cuda_array_interface__", strided

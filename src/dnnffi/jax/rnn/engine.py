@@ -93,8 +93,8 @@ _SPENT = b"dnnffi: spent..."
 class ReferenceExecutor(AddressExecutor):
     """An executor of one problem that computes by `dnnffi.reference`.
 
-    As theirs, its reserve space is spent by backward data: it holds x, resets with the states that
-    replace others, and a mark that says so.
+    Backward data spends its reserve space, as that of vendors' executors: it holds x, resets with
+    the states that replace others, and a mark that says whether it was spent.
     """
 
     algorithm = "reference"

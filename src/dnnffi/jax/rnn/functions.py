@@ -100,8 +100,8 @@ def lstm(
         `jax.random` that makes the masks, the same in every implementation. The network then runs
         one call per layer
     implementation : "cudnn", "miopen" (not run on AMD hardware yet), "scan" (``lax.scan``),
-        "reference" (NumPy, on the host), or None: "cudnn" on CUDA, the scan elsewhere, for an empty
-        batch, and for what "cudnn" refuses
+        "reference" (NumPy, on the host), or None: "cudnn" on CUDA, the scan elsewhere and for what
+        "cudnn" refuses; the scan always computes a batch in which no row has a step
     options : as for `dnnffi.lstm`: algorithm, math, clip, clip_nan, and tune, where "off" ignores
         what was measured. "unroll": the number of steps in one round of the scan's loop, by default
         1 on a CPU and 10 elsewhere; cuDNN and MIOpen have no such loop

@@ -79,7 +79,7 @@ class Task(NamedTuple):
 
     @property
     def divisible(self) -> bool:
-        """Not with lengths, which a call of one program for all devices names by row."""
+        """Whether devices may share the batch: not with host lengths, which a call lists by row."""
         return self.problem.lengths is None
 
     def share(self, parts: int) -> Task:

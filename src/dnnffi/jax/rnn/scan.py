@@ -75,7 +75,7 @@ class _Operands(NamedTuple):
 class _Steps(NamedTuple):
     """Results of the loop of one direction."""
 
-    h: Any  # [T, B, O]; after the end of a row, its last
+    h: Any  # [T, B, O]; past the end of a row its last, or in reverse the initial state
     unprojected: Any  # [T, B, H], h before the projection; None without one
     h_n: Any  # [B, O]
     c_n: Any  # [B, H], LSTM only
@@ -491,7 +491,7 @@ _DERIVATIVES = {
 
 
 def _clipped(cell: _Cell, c: Any) -> tuple[Any, Any]:
-    """Return the cell state where it is read, and where it is not clipped, None without bounds.
+    """Return ``c`` clipped, and a mask that is true where it was inside; None without bounds.
 
     See `dnnffi.reference.cells.clip_cell`.
     """

@@ -33,7 +33,7 @@ def lstm_step(
         batch; [L, O] and [L, H] belong to x [I]
     weights, spec, layout, num_layers, implementation, options : as for `lstm`, of one direction
 
-    y is [B, O], or [O] for x [I]; h_n and c_n have the shapes of the states before the step.
+    y is [B, O], or [O] for x [I]; h_n is [L, B, O] and c_n [L, B, H], or without B.
 
     Raises
     ------

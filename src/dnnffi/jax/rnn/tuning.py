@@ -22,7 +22,7 @@ def tune(
     resets: bool = False,
     options: Any = None,
 ) -> str:
-    """Measure cuDNN's algorithms for a network, and use the fastest in programs traced from now on.
+    """Measure cuDNN and own kernels for a network; programs traced from now on use the fastest.
 
     Returns the name of the fastest, which is also kept on disk with what `dnnffi.lstm` measures.
     The measurement runs on the current GPU and waits for it. It needs GPU memory outside of XLA's
@@ -34,15 +34,15 @@ def tune(
     spec : the network, in the dtype in which it computes: that of x, if float32 weights are cast
     batch, steps : B and T
     training : whether gradients are measured with the forward pass, or inference alone
-    batch_first, lengths, options : as for `lstm`
+    batch_first, lengths, options : as for `lstm`, with lengths on the host and no "unroll"
     resets : whether calls have resets: dnnffi's own kernels alone are then measured
 
     Raises
     ------
     TypeError, ValueError
         The error names the argument.
-    UnsupportedError
-        cuDNN has no such network, or dnnffi's own kernels have none with resets.
+    UnsupportedError, LibraryNotFoundError
+        cuDNN has no such network, dnnffi's own kernels have none with resets, or no cuDNN is found.
     """
     has_resets = check_flag("resets", resets)
     problem = RNNProblem.dense(

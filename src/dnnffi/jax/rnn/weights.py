@@ -269,7 +269,7 @@ def layers_named(names: Mapping[str, Any]) -> tuple[int, bool, list[str]]:
 
 
 def in_order(arrays: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
-    """Return the arrays of a mapping in the order of ``names``, all of which it must have."""
+    """Return a mapping's arrays in the order of ``names``; ``ValueError`` for any other names."""
     known = dict.fromkeys(names)
     missing = [name for name in known if name not in arrays]
     unexpected = [str(name) for name in arrays if name not in known]

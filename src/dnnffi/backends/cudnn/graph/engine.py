@@ -33,7 +33,7 @@ class OperationGraph(BackendDescriptor):
 
     ``handle`` says for which GPU; cuDNN 9.19 finalizes a graph without one, so that it can be
     checked without a GPU, and refuses its plan when that is run. Raises `UnsupportedError`
-    for operations that cuDNN does not join, `CudnnError`.
+    for operations that cuDNN does not join, `CudnnError`, ``ValueError`` without operations.
     """
 
     _kind = "OPERATIONGRAPH"
@@ -75,7 +75,7 @@ class KnobChoice(BackendDescriptor):
 
 
 class Engine(BackendDescriptor):
-    """Kernels of a kind for a graph, by their index from 0 to the graph's ``engine_count``."""
+    """Kernels of a kind for a graph, by their index: from 0, below the graph's ``engine_count``."""
 
     _kind = "ENGINE"
     attributes = table(
@@ -147,7 +147,7 @@ class EngineConfig(BackendDescriptor):
 
 
 class EngineHeuristics(BackendDescriptor):
-    """Return the engines that cuDNN guesses to be fast for a graph, best first.
+    """The engines that cuDNN guesses to be fast for a graph, best first.
 
     ``mode`` is "a" (quick), "b" (a slower guess that is better for some convolutions; falls back to
     "a"), "fallback" (what runs at all) or "instant" (the older name of "a"). Needs a GPU, and

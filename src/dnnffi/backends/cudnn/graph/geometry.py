@@ -17,7 +17,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def packed(cls, shape: Sequence[int], *, channels_last: bool = False) -> Layout:
-        """Return the geometry of an array [N, C, ...] without gaps."""
+        """Return the layout of an array [N, C, ...] without gaps."""
         shape = tuple(shape)
         return cls(shape, packed_strides(shape, channels_last))
 
@@ -40,8 +40,8 @@ class Geometry(NamedTuple):
     def of_rank_two(self) -> Geometry:
         """Return the same geometry with at least two spatial dimensions.
 
-        1-D gets a dimension of size 1 in front: engines are made for two and three. Only strides
-        change, nothing is copied.
+        1-D gets a dimension of size 1 in front: engines are made for two and three. Only the
+        description changes, nothing is copied.
         """
         if len(self.stride) > 1:
             return self

@@ -75,7 +75,7 @@ class Candidate(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An engine that was proposed and not taken; None where the heuristic itself failed."""
+    """An engine that was proposed and not taken; None if ``mode`` names what failed instead."""
 
     mode: str
     engine: int | None
