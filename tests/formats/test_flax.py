@@ -316,6 +316,7 @@ def changed(cell, layer, name, change):
 
 
 GRU, FUSED = "linen GRUCell", "nnx OptimizedLSTMCell"
+_OF_H = "hr", "hz", "hn"
 
 
 @pytest.mark.parametrize(
@@ -350,7 +351,11 @@ GRU, FUSED = "linen GRUCell", "nnx OptimizedLSTMCell"
             changed(GRU, "hn", "bias", lambda a: a[:1]),
             r"params.hn.bias must have shape \(4,\); got",
         ),
-        (changed(FUSED, "dense_h", "kernel", lambda a: a[:3]), r"params: the kernel of dense_h: "),
+        (changed(FUSED, "dense_h", "kernel", lambda a: a[:3]), r"params: the kernel of dense_h"),
+        (
+            dict(params_of(*CELLS[GRU][2])) | {name: {"kernel": np.ones((3, 4))} for name in _OF_H},
+            r"params: the kernel of hr hz hn must have shape \(9, 3\); got \(12, 3\)",
+        ),
         (
             changed(FUSED, "dense_i", "kernel", lambda a: a[:, :12]),
             r"params: the kernel of dense_i ",

@@ -10,6 +10,7 @@ from equations import check, keras, run, x_of
 from test_keras import MODES, H, arrays_of, cudnn_arrays_of
 
 from dnnffi import RNNWeights
+from dnnffi.formats.keras_layers import check_config
 
 CLASSES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "SimpleRNN", "rnn_relu": "SimpleRNN"}
 
@@ -240,6 +241,15 @@ def test_two_directions_of_two_cells_each_are_no_network_of_two_layers():
         ValueError, match=r"^weights must have one cell in each direction: .*2 and 2"
     ):
         RNNWeights.from_keras(layer)
+
+
+def test_a_config_that_does_not_say_its_direction_is_a_forward_one():
+    settings = dict(LAYERS["LSTM"]["settings"])
+    del settings["go_backwards"]
+    layer = {"class_name": "LSTM", "config": settings}
+    assert check_config("layer", layer, is_backward=False) == "lstm"
+    with pytest.raises(ValueError, match=r"^layer must have go_backwards=True; got False"):
+        check_config("layer", layer, is_backward=True)
 
 
 def test_words_that_the_layer_contradicts_are_refused():

@@ -650,6 +650,18 @@ def test_no_engine_is_an_error_that_says_what_to_change(simulator):
     assert "deterministic'] False" not in text
 
 
+def test_a_second_search_lists_what_is_left_out_once(simulator):
+    problem = problem_of(options=ConvOptions(math="strict"))
+    executors = EngineExecutors(simulator.library, problem, current_launch(simulator.library))
+    for executor in executors:
+        executor.close()
+    refused = list(executors.refused)
+    assert refused
+    for executor in executors.smaller(0):
+        executor.close()
+    assert executors.refused == refused
+
+
 def test_an_output_padding_of_the_stride_or_more(simulator):
     x, w = simulator.memory.zeros((1, 2, 5)), simulator.memory.zeros((2, 2, 3))
     message = (

@@ -27,6 +27,17 @@ def test_a_plan_takes_arrays_of_its_device_alone(simulator, device):
         plan.run(other, w)
 
 
+def test_the_gradient_of_no_images_is_on_the_device_of_the_plan(simulator):
+    simulator.memory.devices = 2
+    with simulator.memory.use(1):
+        plan = ConvPlan(
+            SPEC, (0, *X_SHAPE[1:]), operation="backward_weights", backend="cudnn", device=1
+        )
+        arrays = [simulator.memory.zeros(shape) for shape in ((0, 4, 4, 4), (0, *X_SHAPE[1:]))]
+    with plan:
+        assert plan.run(*arrays).device_number == 1
+
+
 PLAIN = {
     "operation": "forward",
     "transposed": False,

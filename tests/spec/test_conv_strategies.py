@@ -45,6 +45,11 @@ def test_depthwise_specs_are(spec):
     assert spec.depthwise
 
 
+@given(testing.conv_specs(max_channels=1, depthwise=False))
+def test_one_channel_that_is_not_depthwise_has_one_group(spec):
+    assert (spec.in_channels, spec.out_channels) == (1, 1)
+
+
 @given(testing.conv_specs(depthwise=False))
 def test_other_specs_are_not_depthwise(spec):
     assert not spec.depthwise

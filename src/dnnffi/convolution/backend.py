@@ -51,7 +51,9 @@ class ConvBackend:
 
     def prepare(self, problem: ConvProblem, device: Any) -> ConvProblemPlan:
         """Return a new plan; for an empty batch no library is called."""
-        return self.plan(problem, device) if problem.batch else EmptyConvPlan(problem, self._memory)
+        if problem.batch:
+            return self.plan(problem, device)
+        return EmptyConvPlan(problem, self._memory, device)
 
     def backward_bias(self, dy: Any) -> Any:
         """Return the gradient of the bias [K]. dy is contiguous unless `takes_strided`."""

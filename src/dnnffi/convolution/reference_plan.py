@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import Any, cast
 
@@ -20,19 +21,22 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, RESULTS, ConvProble
 class EmptyConvPlan(ConvProblemPlan):
     """A problem without a batch: nothing, or gradients of nothing, which are zeros.
 
-    They are made by ``memory``, or by who made the arrays.
+    They are made by ``memory`` on ``device``, or by who made the arrays.
     """
 
-    def __init__(self, problem: ConvProblem, memory: Memory | None = None) -> None:
+    def __init__(self, problem: ConvProblem, memory: Memory | None = None, device: int = 0) -> None:
         super().__init__(problem)
-        self._memory = memory
+        self._memory, self._device = memory, device
 
     def report(self) -> str:
         """Return what runs, and why, in plain words."""
         return f"{self.problem}\nnothing runs: there are no images"
 
     def run(self, *arrays: Any) -> AnyArray:
-        first = arrays[0]
+        with nullcontext() if self._memory is None else self._memory.use(self._device):
+            return self._zeros(arrays[0])
+
+    def _zeros(self, first: Any) -> AnyArray:
         if is_external(first.__class__) and self.problem.channels_last:
             return self._strided_zeros(first.dtype)
         zeros = (self._memory or array_module(first)).zeros(self.problem.result_shape, first.dtype)

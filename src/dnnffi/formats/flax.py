@@ -171,8 +171,10 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
     w_ih, b_ih = _stacked(name, params, of_x)
     w_hh, b_hh = _stacked(name, params, of_h)
     label = f"{name}: the kernel of {' '.join(of_h)}"
-    found = mode_of(label, w_hh, w_hh.shape[0] // w_hh.shape[1], 1, mode)
-    check_shape(label, w_hh, (w_hh.shape[0], w_hh.shape[1]))
+    rows, hidden = w_hh.shape
+    gates = len(of_h) if len(of_h) > 1 else rows // hidden  # one layer may have all gates
+    check_shape(label, w_hh, (gates * hidden, hidden))
+    found = mode_of(label, w_hh, gates, 1, mode)
     if w_ih.shape[0] != w_hh.shape[0]:
         check_shape(
             f"{name}: the kernel of {' '.join(of_x)}", w_ih.T, (w_ih.shape[1], w_hh.shape[0])

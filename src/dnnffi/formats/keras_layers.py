@@ -158,9 +158,10 @@ def check_config(where: str, layer: Any, is_backward: bool) -> Mode:
             f"same, name each array with names="
         )
     check_settings(where, settings)
-    if bool(settings.get("go_backwards")) != is_backward:
+    goes_backwards = settings.get("go_backwards", False)
+    if bool(goes_backwards) != is_backward:
         raise ValueError(
-            f"{where} must have go_backwards={is_backward}; got {brief(settings['go_backwards'])}. "
+            f"{where} must have go_backwards={is_backward}; got {brief(goes_backwards)}. "
             f"Where the input is reversed for the call, name each array with names="
         )
     if kind in CUDNN_LAYERS:

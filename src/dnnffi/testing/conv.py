@@ -61,13 +61,15 @@ def conv_specs(
         return tuple(draw(st.integers(least, most)) for _ in range(rank))
 
     is_transposed = draw(either(transposed))
+    if depthwise is False and max_channels == 1:  # more groups would make it depthwise
+        max_groups = 1
     groups = draw(st.integers(2 if depthwise else 1, max_groups))
     many = draw(st.integers(1, max_channels))
     if depthwise:
         few = 1
     else:
         least = 2 if depthwise is False and groups > 1 else 1
-        few = draw(st.integers(least, max(least, max_channels)))
+        few = draw(st.integers(least, max_channels))
     stride, dilation = each(1, max_stride), each(1, max_dilation)
     return ConvSpec(
         in_channels=groups * (many if is_transposed else few),

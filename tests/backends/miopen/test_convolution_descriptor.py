@@ -131,6 +131,8 @@ def test_an_output_padding_is_for_a_transposed_one():
         ConvolutionDescriptor(PLAIN, (0, 1))
     with pytest.raises(ValueError, match="output_padding must have 2 entries, as stride; got 3"):
         ConvolutionDescriptor(PLAIN._replace(mode="transpose"), (0, 1, 0))
+    with pytest.raises(TypeError, match="output_padding must be a sequence of integers; got int"):
+        ConvolutionDescriptor(PLAIN, 1)
 
 
 def test_an_activation_of_text():

@@ -240,6 +240,7 @@ class EngineExecutors(TunableExecutors):
         return next(self._executors)
 
     def _all(self) -> Iterator[ChosenExecutor]:
+        self.refused.clear()  # of an earlier search
         own = self._own_choices()
         if not self._to_measure:
             own = own[:1] if self.run_by_record else []

@@ -128,7 +128,9 @@ def _check(
     if rank not in _RANKS:
         raise ValueError(f"stride must have 2 or 3 entries, one a spatial dimension; got {rank}")
     mode = check_choice("mode", info.mode, CONVOLUTION_MODES)
-    more = (0,) * rank if output_padding is None else output_padding
+    more = (0,) * rank
+    if output_padding is not None:
+        more = _each("output_padding", output_padding, rank, 0)
     if mode != "transpose" and any(more):
         raise ValueError(f"output_padding: only the mode 'transpose' has one; got {more}")
     if info.fp16_alt not in _FP16_ALTS:
@@ -143,7 +145,7 @@ def _check(
         fp16_alt=info.fp16_alt,
         find_mode=check_choice("find_mode", info.find_mode, FIND_MODES),
     )
-    return checked, _each("output_padding", more, rank, 0)
+    return checked, more
 
 
 def _each(name: str, values: object, rank: int, least: int) -> tuple[int, ...]:
