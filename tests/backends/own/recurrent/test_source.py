@@ -138,7 +138,7 @@ def test_the_page_names_what_exists():
             )
         ), name
     for name in re.findall(r"`([A-Z][A-Z_]{2,})`", README):
-        assert name in text or name in ("DTYPES", "ITEM_SIZES", "SETUPS"), name
+        assert name in text or name in ("DATA_TYPES", "DTYPES", "ITEM_SIZES", "SETUPS"), name
     for name in re.findall(r"`(?:\w+::)?([a-z_]+)`", README):
         assert re.search(rf"\b{name}\b", text) or name in ("w_hh", "docs"), name
 
