@@ -13,6 +13,7 @@ from conformance import MIOPEN, Case, problem_of
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.miopen.dropout import Generator, mixed
+from dnnffi.backends.miopen.rnn_executor import MiopenRNNExecutor
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -270,6 +271,19 @@ def test_the_library_itself_repeats_its_masks(miopen, monkeypatch):
         contexts.append(masks_of(ctx, problem))
     np.testing.assert_array_equal(contexts[0], contexts[1])
     np.testing.assert_array_equal(contexts[0][0], contexts[0][1])  # of the two layers
+
+
+def test_groups_of_rows_drop_different_values(miopen, monkeypatch):
+    monkeypatch.setattr(MiopenRNNExecutor, "max_positions", lambda *_: 5 * 3)
+    miopen.forget()
+    x, weights = arrays_of()
+    y, _, _ = dnnffi.lstm_forward(
+        *(DlpackArray.of(np.tile(x, (1, 2, 1))), None, packed_of(weights)),
+        dropout=0.5, dropout_state=DropoutState(7), options=miopen.options,
+    )  # fmt: skip
+    miopen.forget()
+    of_groups = np.split(y.get(), 2, axis=1)
+    assert not np.array_equal(*of_groups)
 
 
 def test_everything_dropped(miopen):

@@ -505,3 +505,8 @@ def test_weights_of_a_model_of_keras_are_recognised(shapes, mode, layers):
 def test_shapes_of_no_network_have_no_likely_cause():
     with pytest.raises(ValueError, match=r"must have shape \(20, 5\); got \(20, 7\)$"):
         infer((20, 3), (20, 7), (20,), (20,))
+
+
+def test_an_array_without_dimensions_is_named():
+    with pytest.raises(ValueError, match=r"weights\[0\] must have two dimensions; got shape \(\)$"):
+        infer((), (5, 20), (20,), (20,))

@@ -95,7 +95,7 @@ def layers_of_keras(shapes: Shapes, num_gates: int) -> list[str]:
     while at + 1 < len(shapes):
         kernel, recurrent = shapes[at : at + 2]
         columns = num_gates * recurrent[0] if recurrent else 0
-        if not columns or recurrent != (recurrent[0], columns) or kernel != (kernel[0], columns):
+        if not columns or not recurrent[1:] == kernel[1:] == (columns,):
             at += 1
             continue
         biases = ((columns,), (2, columns), (2 * columns,))  # the last of CuDNNLSTM, CuDNNGRU

@@ -32,7 +32,7 @@ class Generator(dropout.Generator):
         # The probability does not matter to the states: descriptors bring their own.
         self._seeder = DropoutDescriptor(handle, 0.5, self._states, library=self.library)
 
-    def _seed_again(self, launch: Launch) -> None:
+    def begin_use(self, launch: Launch) -> None:
         seed = mixed(self.seed, self._uses)
         self._seeder.set(launch.owner, 0.5, self._states, seed, initialize=True)
         self._uses += 1

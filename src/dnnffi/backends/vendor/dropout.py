@@ -55,13 +55,16 @@ class StatesInOrder(ABC):
                 memory.wait(launch.stream, self._event)
             self._stream, self._capture = launch.stream, capture
             try:
-                self._seed_again(launch)
+                self.begin_use(launch)
                 call()
             finally:
                 memory.record(self._event, launch.stream)
 
-    def _seed_again(self, launch: Launch) -> None:  # noqa: B027 - a vendor may need nothing
-        """Enqueue the seeding that a use needs before it."""
+    def begin_use(self, launch: Launch) -> None:  # noqa: B027 - a vendor may need nothing
+        """Enqueue what has to precede a pass, so that it draws other numbers than the last one.
+
+        `in_order` does so before ``call``; a call of several passes does before each other one.
+        """
 
     def _on_current_stream(self, call: Callable[[], object]) -> None:
         """Run ``call`` in order, on the stream that is the current one of the device."""
@@ -103,7 +106,7 @@ class Generator(StatesInOrder):
 
     @abstractmethod
     def _start(self, handle: Handle) -> None:
-        """Seed the states, or prepare what seeds them before each use (`_seed_again`)."""
+        """Seed the states, or prepare what seeds them before each use (`begin_use`)."""
 
     def descriptor(self, dropout: float, handle: Handle) -> DropoutDescriptor:
         """Return the descriptor for a probability, on these states. The generator owns it."""

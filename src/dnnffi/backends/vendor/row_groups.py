@@ -270,6 +270,8 @@ class GroupedRNNExecutor(AddressExecutor):
         stream = launch.stream
         self._fill(stream, at.y, self._y_bytes, (at.h_0, at.h_n), (at.c_0, at.c_n))
         for part, reserve in zip(self._parts, self._reserves, strict=True):
+            if self.generator is not None and part is not self._parts[0]:
+                self.generator.begin_use(launch)
             arrays = part.arrays(at.workspace)
             part.x.gather(stream, at.x, arrays.x)
             part.h.gather(stream, at.h_0, arrays.h_0)
