@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
+from dnnffi.device import arrays
 from dnnffi.device.arrays import as_array
+from dnnffi.device.external import DeviceArray
 
 
 class Labelled(np.ndarray):
@@ -57,3 +59,9 @@ def test_an_array_that_its_library_does_not_hand_out_is_named(error, refuses):
     message = r"^x cannot be seen as an array of NumPy or CuPy \(not this one\); if it is bfloat16"
     with pytest.raises(TypeError, match=message):
         as_array("x", value)
+
+
+def test_memory_whose_owner_does_not_tell_its_platform_is_of_the_one_in_the_process(monkeypatch):
+    monkeypatch.setattr(arrays, "kind_in_process", lambda: "cuda")
+    array = DeviceArray(object(), None, 1, 4096, (2,), np.dtype("f4"))
+    assert arrays.device_of(array) == "cuda:1"

@@ -326,8 +326,13 @@ def test_views():
     assert (view.shape, view.data.ptr, view.owner) == ((2, 2), array.data.ptr + 8, array.owner)
     assert view.reshape(-1).shape == (4,)
     assert array.reshape((2, 4)).shape == (2, 4)
-    with pytest.raises(ValueError, match="cannot reshape"):
-        array.reshape(3, 3)
+    for shape in [(3, 3), (3, -1), (-1, -1), (-2, -4), (0, -1)]:
+        with pytest.raises(ValueError, match=r"cannot reshape \(4, 2\) into"):
+            array.reshape(*shape)
+    empty = array[:0]
+    assert empty.reshape(2, -1).shape == (2, 0)
+    with pytest.raises(ValueError, match=r"cannot reshape \(0, 2\) into \(0, -1\)"):
+        empty.reshape(0, -1)
     with pytest.raises(ValueError, match="whole rows"):
         array[::2]
 

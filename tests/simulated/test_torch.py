@@ -23,7 +23,7 @@ from simulated.gpu_tensors import (  # noqa: E402 - needs torch
 )
 
 import dnnffi.torch  # noqa: E402
-from dnnffi.torch import convolutions, modules, weights  # noqa: E402
+from dnnffi.torch import convolutions, modules, network, weights  # noqa: E402
 
 STEPS, BATCH, INPUT_SIZE, HIDDEN_SIZE = 5, 2, 3, 4
 DTYPE = torch.float64
@@ -452,3 +452,16 @@ def test_parameters_that_share_memory_or_are_not_plain_stay_where_they_are(laid_
     addresses = [parameter.data_ptr() for parameter in other.parameters()]
     other.flatten_parameters()
     assert [parameter.data_ptr() for parameter in other.parameters()] == addresses
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int8, torch.uint8, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64],
+    ids=str,
+)
+def test_lengths_on_the_gpu_are_clamped_in_every_dtype(gpu, dtype):
+    most = torch.iinfo(dtype).max
+    given = on_gpu(torch.tensor([0, 3, most], dtype=dtype))
+    found = network._lengths(given, on_gpu(torch.ones(1)))
+    assert found.dtype is torch.int32
+    assert found.tolist() == [0, 3, min(most, 2**31 - 1)]

@@ -282,6 +282,16 @@ CASES = {
         lambda: lstm(options={"algorithm": "fundamental"}),
     ),
     "tune of no spec": (TypeError, "spec must be an RNNSpec", lambda: djax.tune("lstm", 1, 1)),
+    "tune without tuning": (
+        ValueError,
+        "options must leave the choice to the measurement",
+        lambda: djax.tune(SPEC, 4, 5, options={"tune": "off"}),
+    ),
+    "tune of one algorithm": (
+        ValueError,
+        "got algorithm 'own' and tune 'auto'",
+        lambda: djax.tune(SPEC, 4, 5, options={"algorithm": "own"}),
+    ),
     "tune of no steps": (ValueError, "at least one time step", lambda: djax.tune(SPEC, 4, 0)),
 }
 

@@ -17,6 +17,7 @@ from dnnffi.device.external.array import array_over as external_array_over
 from dnnffi.device.external.host import bfloat16_array, host_array
 from dnnffi.device.interface import AnyArray
 from dnnffi.device.torch_tensors import detached
+from dnnffi.runtime.devices import kind_in_process
 from dnnffi.spec.checks import is_peculiar
 
 
@@ -162,7 +163,7 @@ def doubled(array: AnyArray) -> AnyArray:
 
 def device_of(array: AnyArray) -> str:
     """Return the memory that holds an array: "host", "cuda:0", "rocm:1"."""
-    found = kind(array)
+    found = kind(array) or kind_in_process()
     return found if found == "host" else f"{found}:{array.data.device_id}"
 
 

@@ -31,6 +31,7 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         _captures.pop()
+        # Threads and handlers switch after calls, so none begins a capture between test and enable.
         if _collecting and not _captures:
             _collecting = False
             gc.enable()

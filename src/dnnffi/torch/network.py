@@ -291,14 +291,20 @@ def _read_sizes(keywords: RNNKeywords, x: Tensor) -> None:
 def _lengths(lengths: Tensor, x: Tensor) -> Any:
     """Return lengths as the core takes them: int32 on the GPU of x, else a list.
 
-    Those of int32 and int64 are clamped: from -1 to the largest int32.
+    Those on the GPU are clamped, from -1 to the largest int32.
     """
     if not lengths.is_cuda or lengths.device != x.device:
         return lengths.tolist()
-    if lengths.dtype in (torch.int32, torch.int64):
-        return lengths.clamp(-1, 2**31 - 1).to(torch.int32)
     if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype is torch.bool:
         raise TypeError(f"lengths must be integers; got {lengths.dtype}")
+    largest = 2**31 - 1
+    if lengths.dtype is torch.uint64:  # PyTorch clamps signed integers alone
+        signed = lengths.view(torch.int64)
+        lengths = signed.where(signed >= 0, largest)
+    elif lengths.dtype is torch.uint32:
+        lengths = lengths.to(torch.int64)
+    if lengths.dtype in (torch.int32, torch.int64):
+        lengths = lengths.clamp(-1, largest)
     return lengths.to(torch.int32)
 
 

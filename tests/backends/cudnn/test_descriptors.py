@@ -536,6 +536,7 @@ NO_HANDLE = SimpleNamespace(pointer=ffi.NULL)
         ((-0.1,), ValueError, "dropout must be from 0 to 1"),
         ((1.1,), ValueError, "dropout must be from 0 to 1"),
         ((float("nan"),), ValueError, "dropout must be from 0 to 1"),
+        (("0.5",), TypeError, "dropout must be a number; got"),
         ((0.5,), ValueError, "states: a dropout above 0 needs a buffer"),
         ((0.0, None, -1), ValueError, "seed must be from 0"),
         ((0.0, None, 2**64), ValueError, "seed must be from 0"),

@@ -135,10 +135,11 @@ class DeviceArray:
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return a view of the same elements in another shape."""
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        if -1 in sizes:
-            rest = -prod(sizes)
-            sizes = tuple(self.size // rest if size == -1 else size for size in sizes)
-        if prod(sizes) != self.size:
+        if sizes.count(-1) == 1:  # that stands for the size that is left
+            known = -prod(sizes)
+            rest = self.size // known if known else -1
+            sizes = tuple(rest if size == -1 else size for size in sizes)
+        if min(sizes, default=0) < 0 or prod(sizes) != self.size:
             raise ValueError(f"cannot reshape {self.shape} into {sizes}")
         return self._view(0, tuple(sizes))
 

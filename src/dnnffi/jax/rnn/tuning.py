@@ -34,7 +34,8 @@ def tune(
     spec : the network, in the dtype in which it computes: that of x, if float32 weights are cast
     batch, steps : B and T
     training : whether gradients are measured with the forward pass, or inference alone
-    batch_first, lengths, options : as for `lstm`, with lengths on the host and no "unroll"
+    batch_first, lengths, options : as for `lstm`, with lengths on the host and no "unroll"; an
+        "algorithm" by name and the "tune" of "off" are refused, since such calls use no measurement
     resets : whether calls have resets: dnnffi's own kernels alone are then measured
 
     Raises
@@ -54,6 +55,12 @@ def tune(
         training=training,
         options=options,
     )._replace(has_resets=has_resets)
+    algorithm, chosen = problem.options.algorithm, problem.options.tune
+    if algorithm != "auto" or chosen == "off":
+        raise ValueError(
+            f"options must leave the choice to the measurement, with algorithm 'auto' and tune "
+            f"'auto'; got algorithm {algorithm!r} and tune {chosen!r}"
+        )
     engine = WAYS["cudnn"].handlers.engine
     engine.decide(problem)  # raises where the library has no such network
     tuner = rnn_backends.external("cudnn").tuner

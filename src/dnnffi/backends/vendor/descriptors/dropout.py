@@ -10,6 +10,7 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.interface import Array
 from dnnffi.spec.checks import check_range
+from dnnffi.spec.problem import check_dropout
 
 
 class DropoutInfo(NamedTuple):
@@ -39,7 +40,7 @@ class DropoutDescriptor(Descriptor):
         initialize: bool = False,
         library: VendorLibrary | None = None,
     ) -> None:
-        info = check_dropout(dropout, states, seed)
+        info = dropout_info(dropout, states, seed)
         super().__init__(library, handle, info, states, initialize)
 
     def set(
@@ -52,7 +53,7 @@ class DropoutDescriptor(Descriptor):
         initialize: bool = False,
     ) -> None:
         """Set probability and states."""
-        self._set(handle, check_dropout(dropout, states, seed), states, initialize)
+        self._set(handle, dropout_info(dropout, states, seed), states, initialize)
 
     def _set(
         self, handle: Handle, info: DropoutInfo, states: Array | None, initialize: bool
@@ -78,13 +79,12 @@ def states_size(library: VendorLibrary, handle: Handle) -> int:
     return int(size[0])
 
 
-def check_dropout(dropout: float, states: Array | None, seed: int) -> DropoutInfo:
+def dropout_info(dropout: float, states: Array | None, seed: int) -> DropoutInfo:
     """Probability, address of the states (0 for none) and seed, or an error naming one."""
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError(f"dropout must be from 0 to 1; got {dropout}")
-    if dropout and states is None:
+    probability = check_dropout(dropout)
+    if probability and states is None:
         raise ValueError("states: a dropout above 0 needs a buffer for its random numbers")
-    return DropoutInfo(dropout, _address(states), check_range("seed", seed, 0, 2**64 - 1))
+    return DropoutInfo(probability, _address(states), check_range("seed", seed, 0, 2**64 - 1))
 
 
 def _address(states: Array | None) -> int:
