@@ -38,7 +38,7 @@ import dnnffi
 from dnnffi import files
 from dnnffi import jax as djax
 from dnnffi.cli.machine import machine
-from dnnffi.jax.convolution.implementations import WAYS
+from dnnffi.jax.convolution.implementations import IMPLEMENTATIONS
 from dnnffi.spec.conv_options import ConvOptionsDict
 from dnnffi.spec.names import BackendName
 
@@ -292,7 +292,7 @@ def rows_of(problem: Problem, pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
                 "djax": program_of(ours, given),
                 "dnnffi": graph,
             }
-            calls = WAYS["cudnn"].handlers.calls
+            calls = IMPLEMENTATIONS["cudnn"].handlers.calls
             before = sum(calls.values())
             row |= microseconds(launches, problem.calls)
             row["handler calls"] = sum(calls.values()) - before

@@ -50,8 +50,8 @@ from dnnffi.cli.machine import machine
 from dnnffi.cli.sources import source_lines
 from dnnffi.jax.rnn.engine import ReferenceEngine
 from dnnffi.jax.rnn.handlers import Handlers
-from dnnffi.jax.rnn.implementations import WAYS
-from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.implementations import IMPLEMENTATIONS
+from dnnffi.jax.rnn.operation import Implementation
 
 UNROLLED = (1, 5, 10, 20)
 CPU_RECORD = Path(__file__).resolve().parents[1] / "docs" / "verification" / "jax_cpu.txt"
@@ -230,10 +230,10 @@ def times_of(shape: Shape, data: Data, phase: str, programs: list[Program]) -> d
     """Return the time of each program and of a captured plan, and XLA's calls of the handlers."""
     times: dict[str, Any] = {}
     for one in programs:
-        before = dict(WAYS["cudnn"].handlers.calls)
+        before = dict(IMPLEMENTATIONS["cudnn"].handlers.calls)
         times[one.name] = one.time()
         if one.name == OURS:
-            after = WAYS["cudnn"].handlers.calls
+            after = IMPLEMENTATIONS["cudnn"].handlers.calls
             times["handler calls"] = {kind: after[kind] - before[kind] for kind in before}
     try:
         times["plan"] = captured_plan(shape, data, phase == "training")
@@ -313,8 +313,10 @@ class _Nothing(ReferenceEngine):
 def handler() -> float:
     """Microseconds of a call of nine buffers that computes nothing, with what XLA does for it."""
     jax.config.update("jax_default_device", jax.devices("cpu")[0])
-    WAYS["nothing"] = Way("nothing", "cpu", Handlers("dnnffi_nothing", "cpu", _Nothing))
-    sys.modules["dnnffi.jax.rnn.implementations"].NAMES = tuple(WAYS)
+    IMPLEMENTATIONS["nothing"] = Implementation(
+        "nothing", "cpu", Handlers("dnnffi_nothing", "cpu", _Nothing)
+    )
+    sys.modules["dnnffi.jax.rnn.implementations"].NAMES = tuple(IMPLEMENTATIONS)
     spec = dnnffi.RNNSpec(mode="lstm", input_size=1, hidden_size=1)
     weights = djax.init(jax.random.key(0), spec)
     x, states = jnp.ones((1, 1, 1)), (jnp.ones((1, 1, 1)), jnp.ones((1, 1, 1)))

@@ -41,7 +41,7 @@ DTYPES = ("float16", "float32")
 BATCHES = (1, 64)
 INPUTS = 8
 FACTOR_BYTES = 2  # in float32, too, our kernels multiply factors of float16
-LEAST_ROWS = 8  # that an instruction of the peak multiplies: of fewer, the others are idle
+MIN_ROWS = 8  # that an instruction of the peak multiplies: of fewer, the others are idle
 
 PEAK = {"H100": 989.4, "H200": 989.4}
 """TFLOPS of dense products of float16 by the name of the device, from NVIDIA's data sheets.
@@ -125,11 +125,11 @@ def limit(device: Device, hidden_size: int, batch: int) -> float | None:
     streamed = max(0, matrix * FACTOR_BYTES - device.multiprocessors * of_one)
     from_l2 = streamed / device.l2_rate
     from_memory = max(0, streamed - device.l2_bytes) / device.memory_rate
-    products = 2 * matrix * max(batch, LEAST_ROWS) / device.peak
+    products = 2 * matrix * max(batch, MIN_ROWS) / device.peak
     together = max(products, from_l2, from_memory) + device.exchange_us
     if matrix * FACTOR_BYTES > of_one:
         return together
-    rows = max(ceil(batch / device.multiprocessors), LEAST_ROWS)
+    rows = max(ceil(batch / device.multiprocessors), MIN_ROWS)
     alone = 2 * matrix * rows * device.multiprocessors / device.peak
     return min(together, alone + device.barrier_us)
 

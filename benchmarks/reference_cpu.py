@@ -41,7 +41,7 @@ import dnnffi
 from dnnffi import files
 from dnnffi.cli.machine import machine
 from dnnffi.cli.sources import source_lines
-from dnnffi.reference.direction import MOST_ROWS
+from dnnffi.reference.direction import MAX_ROWS
 
 RECORDS = Path(__file__).resolve().parents[1] / "docs" / "verification"
 MODES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN"}
@@ -136,7 +136,7 @@ class Problem:
         """Compute a forward pass: products of inputs of many steps at once, states step by step."""
         w_ih, w_hh = (weight.T for weight in self.weights[:2])
         steps, batch, size = self.x.shape
-        length = max(1, MOST_ROWS // batch) * batch
+        length = max(1, MAX_ROWS // batch) * batch
         rows = self.x.reshape(-1, size)
         for start in range(0, len(rows), length):
             rows[start : start + length] @ w_ih

@@ -43,7 +43,7 @@ class Simulator(UsedBackends):
         for backend in (*rnn_backends.used(), *conv_backends.used()):
             if getattr(backend, "library", None) is self.library:
                 backend.clear()
-                backend.resources.graphs.of_users.clear()
+                backend.resources.graphs.user_captures.clear()
         if self.rnn is not None:
             self.rnn._default_states.clear()
         gc.collect()

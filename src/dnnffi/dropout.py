@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.spec.checks import check_integer, shown
 from dnnffi.spec.names import BackendName
 
@@ -66,7 +66,7 @@ class DropoutState:
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed must be from 0 to 2**64 - 1; got {shown(seed)}")
         self.seed = seed
-        self._used: Once[None, _Use] = Once()
+        self._used: OnceCell[None, _Use] = OnceCell()
         # Set for a state that was restored, until its first use.
         self._place: str | None = None
         self._states: np.ndarray[Any, Any] | None = None

@@ -20,7 +20,7 @@ from dnnffi.spec.checks import check_choice
 from dnnffi.spec.names import Math
 from dnnffi.spec.options import MATHS
 
-_MOST_PRODUCTS = 64
+_MAX_PRODUCTS = 64
 
 _products: dict[tuple[Any, ...], MatrixProduct] = {}
 
@@ -144,5 +144,5 @@ def _product(device: int, a: Matrix, b: Matrix, dtype: str, math: str) -> Matrix
         # Without a workspace, which a graph would keep.
         made = MatrixProduct(found, device, a, b, result, dtype, math=math, workspace_limit=0)
         product = _products.setdefault(key, made)
-        keep_newest(_products, _MOST_PRODUCTS)
+        keep_newest(_products, _MAX_PRODUCTS)
     return product

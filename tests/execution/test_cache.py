@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from stress.bounds import bounded, in_child
 
-from dnnffi.execution.cache import Living, Once, PlanCache, keep_newest
+from dnnffi.execution.cache import OnceCell, PlanCache, WeakRegistry, keep_newest
 
 
 def test_a_plan_is_made_once():
@@ -73,7 +73,7 @@ def test_threads_that_make_the_same_plan_get_one():
 
 
 def test_an_object_is_made_at_its_first_use_and_kept():
-    once, made = Once(), []
+    once, made = OnceCell(), []
 
     def make():
         made.append(object())
@@ -87,7 +87,7 @@ def test_an_object_is_made_at_its_first_use_and_kept():
 
 
 def test_what_is_dropped_is_made_anew():
-    once = Once()
+    once = OnceCell()
     first, other = once.get("key", object), once.get("other", object)
     once.drop("key", first)
     again = once.get("key", object)
@@ -100,7 +100,7 @@ def test_what_is_dropped_is_made_anew():
 
 
 def test_the_first_that_is_ready_is_everybodys():
-    once, barrier, found = Once(), threading.Barrier(4), []
+    once, barrier, found = OnceCell(), threading.Barrier(4), []
 
     def make():
         barrier.wait()  # all four are making it
@@ -141,7 +141,7 @@ class Key:
         return 1
 
 
-@pytest.mark.parametrize("make_cache", [Once, lambda: PlanCache(2)])
+@pytest.mark.parametrize("make_cache", [OnceCell, lambda: PlanCache(2)])
 @pytest.mark.parametrize("what", ["get", "values", "clear", "find"])
 def test_a_handler_may_use_a_cache_that_it_interrupts(make_cache, what):
     cache, found = make_cache(), []
@@ -214,7 +214,7 @@ class Thing:
 
 
 def test_what_is_gone_is_not_known():
-    living = Living()
+    living = WeakRegistry()
     things = [Thing() for _ in range(3)]
     for thing in things:
         living.add(thing)
@@ -229,7 +229,7 @@ def test_what_is_gone_is_not_known():
 
 
 def test_what_is_added_twice_is_known_once():
-    living, thing = Living(), Thing()
+    living, thing = WeakRegistry(), Thing()
     living.add(thing)
     living.add(thing)
     assert living.snapshot() == [thing]

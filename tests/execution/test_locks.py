@@ -1,4 +1,4 @@
-"""Tests of locks that signal handlers re-enter and child processes find free, and of `Turn`."""
+"""Tests of locks that signal handlers re-enter and child processes find free, and of `TryLock`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from stress.bounds import bounded, in_child
 
 from dnnffi.execution import locks
-from dnnffi.execution.locks import Turn, new_lock
+from dnnffi.execution.locks import TryLock, new_lock
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +118,7 @@ def test_a_lock_is_known_for_as_long_as_it_lives():
 
 
 def test_one_takes_a_turn_at_a_time():
-    turn = Turn()
+    turn = TryLock()
     with turn.take() as mine:
         assert mine
         with turn.take() as other:
@@ -128,7 +128,7 @@ def test_one_takes_a_turn_at_a_time():
 
 
 def test_a_turn_is_not_another_threads_either():
-    turn, found = Turn(), []
+    turn, found = TryLock(), []
     with turn.take() as mine:
         thread = threading.Thread(target=lambda: found.append(bool(turn.take())))
         thread.start()
@@ -138,7 +138,7 @@ def test_a_turn_is_not_another_threads_either():
 
 
 def test_a_turn_ends_with_an_exception_that_is_kept():
-    turn = Turn()
+    turn = TryLock()
 
     def work():
         with turn.take() as mine:
@@ -152,7 +152,7 @@ def test_a_turn_ends_with_an_exception_that_is_kept():
 
 
 def test_a_turn_that_never_began_ends_with_its_object():
-    turn = Turn()
+    turn = TryLock()
     mine = turn.take()
     assert mine
     assert not turn.take()
@@ -161,7 +161,7 @@ def test_a_turn_that_never_began_ends_with_its_object():
 
 
 def test_an_interrupt_at_the_end_of_take_leaves_the_turn_free(monkeypatch):
-    turn = Turn()
+    turn = TryLock()
 
     class Lock:
         def __enter__(self):

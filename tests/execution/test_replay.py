@@ -20,8 +20,8 @@ class FakeGraph:
         self.launches = 0
 
 
-def replays(most=4, budget=None, **more):
-    return Replays(GraphBudget() if budget is None else budget, most, **more)
+def replays(max_graphs=4, budget=None, **more):
+    return Replays(GraphBudget() if budget is None else budget, max_graphs, **more)
 
 
 def call(operation, addresses):
@@ -59,19 +59,19 @@ def test_addresses_count_each_for_themselves():
 def test_addresses_that_are_always_new_are_never_captured():
     operation = replays()
     assert not any(call(operation, (n,)) for n in range(1000))
-    assert len(operation._seen) <= replay._MOST_SEEN
+    assert len(operation._seen) <= replay._MAX_SEEN
 
 
 def test_the_count_begins_anew_after_many_others():
     operation = replays()
     call(operation, (-1,))
-    for n in range(replay._MOST_SEEN):
+    for n in range(replay._MAX_SEEN):
         call(operation, (n,))
     assert not call(operation, (-1,))
 
 
 def test_no_more_graphs_than_allowed():
-    operation = replays(most=3)
+    operation = replays(max_graphs=3)
     for n in range(50):
         for _ in range(n + 2):
             call(operation, (n,))
@@ -79,7 +79,7 @@ def test_no_more_graphs_than_allowed():
 
 
 def test_the_graph_that_is_launched_least_goes():
-    operation = replays(most=3)
+    operation = replays(max_graphs=3)
     for addresses, times in (((1,), 9), ((2,), 4), ((3,), 7)):
         for _ in range(times):
             call(operation, addresses)
@@ -89,7 +89,7 @@ def test_the_graph_that_is_launched_least_goes():
 
 
 def test_what_is_called_less_than_every_graph_takes_no_place():
-    operation = replays(most=2)
+    operation = replays(max_graphs=2)
     for n in (1, 2):
         for _ in range(20):
             call(operation, (n,))
@@ -98,7 +98,7 @@ def test_what_is_called_less_than_every_graph_takes_no_place():
 
 
 def test_launches_of_long_ago_count_less():
-    operation = replays(most=2)
+    operation = replays(max_graphs=2)
     for n in (1, 2):
         for _ in range(100):
             call(operation, (n,))
@@ -113,7 +113,7 @@ def test_launches_of_long_ago_count_less():
 
 
 def test_a_cycle_longer_than_the_limit_keeps_its_graphs():
-    operation = replays(most=4)
+    operation = replays(max_graphs=4)
     captures = [sum(call(operation, (n,)) for n in range(6)) for _ in range(100)]
     assert captures[1] == 4
     assert sum(captures) == 4
@@ -155,7 +155,7 @@ def idle(budget, operations):
 
 
 def test_where_memory_is_short_no_graph_is_captured_that_would_push_out_one_in_use():
-    budget = GraphBudget(most_bytes=250)
+    budget = GraphBudget(max_bytes=250)
     operations = [replays(budget=budget) for _ in range(5)]
     captures = [sum(call(operation, (1,)) for operation in operations) for _ in range(100)]
     assert captures[:3] == [0, 3, 0]
@@ -165,7 +165,7 @@ def test_where_memory_is_short_no_graph_is_captured_that_would_push_out_one_in_u
 
 
 def test_a_graph_that_is_no_longer_launched_makes_room():
-    budget = GraphBudget(most_bytes=250)
+    budget = GraphBudget(max_bytes=250)
     old, new = ([replays(budget=budget) for _ in range(3)] for _ in range(2))
     for _ in range(50):
         for operation in old:
@@ -182,7 +182,7 @@ def test_a_graph_that_is_no_longer_launched_makes_room():
 
 
 def test_as_many_graphs_go_as_the_new_one_needs():
-    budget = GraphBudget(most_bytes=350)
+    budget = GraphBudget(max_bytes=350)
     one, two, three = (replays(budget=budget) for _ in range(3))
     one.add((1,), FakeGraph(nbytes=100))
     two.add((1,), FakeGraph(nbytes=1000))
@@ -194,7 +194,7 @@ def test_as_many_graphs_go_as_the_new_one_needs():
 
 
 def test_no_more_goes_than_makes_room():
-    budget = GraphBudget(most_bytes=250)
+    budget = GraphBudget(max_bytes=250)
     operation = replays(budget=budget)
     for n in range(3):
         operation.add((n,), FakeGraph())
@@ -204,7 +204,7 @@ def test_no_more_goes_than_makes_room():
 
 
 def test_graphs_of_as_many_bytes_as_there_may_be_leave_no_room():
-    budget = GraphBudget(most_bytes=200)
+    budget = GraphBudget(max_bytes=200)
     operation = replays(budget=budget)
     for n in range(2):
         operation.add((n,), FakeGraph())
@@ -214,7 +214,7 @@ def test_graphs_of_as_many_bytes_as_there_may_be_leave_no_room():
 
 
 def test_a_limit_of_no_bytes_lets_one_graph_in_at_a_time():
-    budget = GraphBudget(most_bytes=0)
+    budget = GraphBudget(max_bytes=0)
     one, two = replays(budget=budget), replays(budget=budget)
     assert budget.has_room()
     one.add((1,), FakeGraph())
@@ -226,7 +226,7 @@ def test_a_limit_of_no_bytes_lets_one_graph_in_at_a_time():
 
 def test_a_graph_that_another_replaces_is_not_counted():
     budget = GraphBudget()
-    operation = replays(most=1, budget=budget)
+    operation = replays(max_graphs=1, budget=budget)
     operation.add((1,), FakeGraph(nbytes=300))
     operation.add((2,), FakeGraph())
     assert budget.nbytes == operation.nbytes == 100
@@ -246,8 +246,8 @@ def test_graphs_of_an_operation_that_is_gone_are_not_counted():
 
 @pytest.mark.parametrize("limit", [100, 10_000])
 def test_the_count_of_bytes_is_always_that_of_the_graphs(limit):
-    budget = GraphBudget(most_bytes=limit)
-    operations = [replays(most=3, budget=budget) for _ in range(3)]
+    budget = GraphBudget(max_bytes=limit)
+    operations = [replays(max_graphs=3, budget=budget) for _ in range(3)]
     for n in range(400):
         call(operations[n * 7 % 3], (n * n % 23,))
         if n % 97 == 0:
@@ -278,7 +278,7 @@ def test_two_threads_that_add_the_same_keep_one():
 
 def test_no_lock_is_held_while_a_graph_of_another_operation_is_dropped():
     # A thread that collects a plan may hold the other lock and wait for this one.
-    budget = GraphBudget(most_bytes=100)
+    budget = GraphBudget(max_bytes=100)
     free = []
 
     class Watched(Replays):
@@ -338,8 +338,8 @@ class TellingGraph(FakeGraph):
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no SIGALRM on this system")
 @pytest.mark.parametrize("how", ["replaced", "cleared", "makes room"])
 def test_a_graph_that_goes_may_change_what_it_was_in(how):
-    budget = GraphBudget(most_bytes=250 if how == "makes room" else 10_000)
-    operation, other = replays(most=3, budget=budget), replays(budget=budget)
+    budget = GraphBudget(max_bytes=250 if how == "makes room" else 10_000)
+    operation, other = replays(max_graphs=3, budget=budget), replays(budget=budget)
     found, active = [], [True]
 
     def goes():
@@ -388,8 +388,8 @@ def test_a_graph_dropped_before_it_is_counted_is_not_counted():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_threads_leave_as_many_graphs_as_allowed_and_count_them(seed):
-    budget = GraphBudget(most_bytes=1000)
-    operations = [replays(most=3, budget=budget) for _ in range(3)]
+    budget = GraphBudget(max_bytes=1000)
+    operations = [replays(max_graphs=3, budget=budget) for _ in range(3)]
     barrier = threading.Barrier(4)
 
     def work(number):

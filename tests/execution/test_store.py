@@ -20,7 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dnnffi.errors import PerformanceWarning
-from dnnffi.execution.store import MOST_BYTES, Store, checked_time
+from dnnffi.execution.store import MAX_BYTES, Store, checked_time
 from dnnffi.ownership import distrust_reason
 
 KEY = {"device": "some GPU", "problem": [1, 2, None], "training": False}
@@ -184,9 +184,9 @@ def test_a_device_that_never_ends_is_not_read(folder):
 def test_the_largest_result_is_read(folder):
     one = Store("rnn")
     one.write(KEY, "")
-    one.write(KEY, "x" * (MOST_BYTES - path_of(folder).stat().st_size))
-    assert path_of(folder).stat().st_size == MOST_BYTES
-    assert len(one.read(KEY)) > MOST_BYTES // 2
+    one.write(KEY, "x" * (MAX_BYTES - path_of(folder).stat().st_size))
+    assert path_of(folder).stat().st_size == MAX_BYTES
+    assert len(one.read(KEY)) > MAX_BYTES // 2
 
 
 def test_a_link_is_followed_to_read_and_not_replaced(folder, tmp_path):

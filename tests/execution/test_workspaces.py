@@ -77,9 +77,9 @@ def test_a_call_without_a_workspace(workspaces):
 
 
 def test_the_oldest_stream_is_forgotten_first(workspaces):
-    streams = [16 * n for n in range(workspace._MOST_STREAMS + 2)]
+    streams = [16 * n for n in range(workspace._MAX_STREAMS + 2)]
     buffers = [get(workspaces, 0, stream, 100) for stream in streams]
-    assert workspaces.nbytes == 100 * workspace._MOST_STREAMS
+    assert workspaces.nbytes == 100 * workspace._MAX_STREAMS
     assert get(workspaces, 0, streams[2], 100) is buffers[2]
     assert get(workspaces, 0, streams[0], 100) is not buffers[0]
 

@@ -8,7 +8,7 @@ import pytest
 N, C, H, W, K, R, S = 2, 3, 8, 9, 4, 3, 3
 PADDING = ((0, 0), (0, 0), (1, 1), (1, 1))
 TOLERANCE = 2e-6
-MOST_SOLUTIONS = 64
+MAX_SOLUTIONS = 64
 
 
 class Convolution:
@@ -54,9 +54,9 @@ def test_every_solution_gives_the_result_of_the_definition(session, direction):
     asked = (tensors[first], tensors[second], convolution, of_result)
 
     count = session.ffi.new("size_t *")
-    solutions = session.ffi.new("miopenConvSolution_t[]", MOST_SOLUTIONS)
+    solutions = session.ffi.new("miopenConvSolution_t[]", MAX_SOLUTIONS)
     name = f"miopenConvolution{direction}"
-    session.run(f"{name}GetSolution", *asked, MOST_SOLUTIONS, count, solutions)
+    session.run(f"{name}GetSolution", *asked, MAX_SOLUTIONS, count, solutions)
     assert count[0] > 0
     for solution in solutions[0 : count[0]]:
         workspace = session.allocate(solution.workspace_size)

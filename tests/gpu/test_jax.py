@@ -30,8 +30,8 @@ from dnnffi.errors import PerformanceWarning  # noqa: E402
 from dnnffi.jax.arrays import warn_once  # noqa: E402
 from dnnffi.jax.rnn.engine import VendorEngine  # noqa: E402
 from dnnffi.jax.rnn.handlers import Handlers  # noqa: E402
-from dnnffi.jax.rnn.implementations import WAYS  # noqa: E402
-from dnnffi.jax.rnn.operation import Way  # noqa: E402
+from dnnffi.jax.rnn.implementations import IMPLEMENTATIONS  # noqa: E402
+from dnnffi.jax.rnn.operation import Implementation  # noqa: E402
 from dnnffi.spec.options import rnn_options  # noqa: E402
 from dnnffi.testing import rnn as strategies  # noqa: E402
 
@@ -43,7 +43,7 @@ if _platform != "gpu":
 
 P = jax.P
 STRICT = {"math": "strict", "tune": "off"}
-HANDLERS = WAYS["cudnn"].handlers
+HANDLERS = IMPLEMENTATIONS["cudnn"].handlers
 
 
 @pytest.fixture(autouse=True)
@@ -306,7 +306,7 @@ def test_without_cupy():
     program = network(one, "cudnn")
     expected = jax.grad(program.loss, (0, 1, 2))(*program.arrays)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(WAYS, "cudnn", Way("cudnn", "cuda", handlers))
+        patch.setitem(IMPLEMENTATIONS, "cudnn", Implementation("cudnn", "cuda", handlers))
         gradients = jax.grad(program.loss, (0, 1, 2))(*program.arrays)
     assert handlers.calls["backward"] == 1
     assert_close(gradients, expected, 0)

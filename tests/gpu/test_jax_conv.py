@@ -20,8 +20,8 @@ from dnnffi.backends.cudnn.conv_executor import OWN  # noqa: E402
 from dnnffi.backends.registry import named  # noqa: E402
 from dnnffi.jax.convolution.engine import CudnnEngine  # noqa: E402
 from dnnffi.jax.convolution.handlers import Handlers  # noqa: E402
-from dnnffi.jax.convolution.implementations import WAYS  # noqa: E402
-from dnnffi.jax.primitives import Way  # noqa: E402
+from dnnffi.jax.convolution.implementations import IMPLEMENTATIONS  # noqa: E402
+from dnnffi.jax.primitives import Implementation  # noqa: E402
 from dnnffi.spec.conv_options import conv_options  # noqa: E402
 from dnnffi.spec.conv_problem import OPERATIONS  # noqa: E402
 
@@ -33,7 +33,7 @@ if _platform != "gpu":
 
 P = jax.P
 TF32 = 2e-2
-HANDLERS = WAYS["cudnn"].handlers
+HANDLERS = IMPLEMENTATIONS["cudnn"].handlers
 FUSED = {"activation": "relu", "residual": True, "alpha": 0.5, "bias": True}
 LAYERS = {
     # name: spec, batch, sizes
@@ -272,7 +272,7 @@ def test_without_cupy(layer):
     one = convolution(problem(layer, **FUSED), "cudnn")
     expected = jax.grad(one.loss, every(one))(*one.arrays)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(WAYS, "cudnn", Way("cudnn", "cuda", handlers))
+        patch.setitem(IMPLEMENTATIONS, "cudnn", Implementation("cudnn", "cuda", handlers))
         gradients = jax.grad(one.loss, every(one))(*one.arrays)
     assert handlers.calls["backward_weights"] == 1
     assert_close(gradients, expected, TOLERANCES["float16"])

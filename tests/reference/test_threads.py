@@ -15,7 +15,7 @@ from stress.points import at_point, points_of
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import dnnffi
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.reference import threads
 from dnnffi.reference.threads import Library, ThreadLimit, dot_of, matmul_of, on_one_thread
 
@@ -37,7 +37,7 @@ class Counts:
 @pytest.fixture
 def counts(monkeypatch):
     found = Counts()
-    limits = Once()
+    limits = OnceCell()
     limits.get("process", lambda: (found.limit,))
     monkeypatch.setattr(threads, "_limits", limits)
 
@@ -332,7 +332,7 @@ def test_nothing_is_limited_where_libraries_cannot_be_listed(monkeypatch):
 def test_a_thread_that_has_called_leaves_limits_to_the_others(monkeypatch):
     for name in threads.SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "_limits", Once())
+    monkeypatch.setattr(threads, "_limits", OnceCell())
     may_end, called = threading.Event(), threading.Event()
 
     def work():

@@ -110,7 +110,7 @@ class ScriptedCandidates:
     def is_of_vendor(self, candidate):
         return not candidate.startswith("own")
 
-    def is_behind(self, candidate, times):
+    def is_dominated(self, candidate, times):
         return candidate in self.measured_last and bool(times)
 
     def skip_reason(self, candidate, times):

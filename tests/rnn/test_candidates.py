@@ -159,7 +159,7 @@ def test_a_vendor_that_was_not_far_behind_is_measured_for_other_sizes(times):
 
 
 @pytest.mark.parametrize(
-    ("candidate", "standard", "is_behind"),
+    ("candidate", "standard", "is_dominated"),
     [
         ("cudnn persist_static", 2.2, True),
         ("cudnn persist_static", 2.0, False),
@@ -167,13 +167,13 @@ def test_a_vendor_that_was_not_far_behind_is_measured_for_other_sizes(times):
     ],
 )
 def test_algorithms_of_a_vendor_that_is_far_behind_are_measured_last(
-    candidate, standard, is_behind
+    candidate, standard, is_dominated
 ):
-    assert BOTH.is_behind(candidate, {"cudnn standard": standard, "own 1": 1.0}) == is_behind
+    assert BOTH.is_dominated(candidate, {"cudnn standard": standard, "own 1": 1.0}) == is_dominated
 
 
 def test_the_first_candidate_is_not_behind():
-    assert not BOTH.is_behind("cudnn standard", {})
+    assert not BOTH.is_dominated("cudnn standard", {})
 
 
 def test_who_is_far_behind_is_told_why():

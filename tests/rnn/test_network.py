@@ -20,7 +20,8 @@ from dnnffi.rnn.network import (
     Network,
 )
 from dnnffi.rnn.route import RouteFinder
-from dnnffi.rnn.tuning import BUDGET, RouteChoice, Times
+from dnnffi.rnn.route_choice import RouteChoice, Times
+from dnnffi.rnn.tuning import BUDGET
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dnnffi.rnn.executor_plan import report_of
-from dnnffi.rnn.tuning import RouteChoice, Times
+from dnnffi.rnn.route_choice import RouteChoice, Times
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec

@@ -17,10 +17,11 @@ from dnnffi import RNNWeights, weight_layout
 from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError
 from dnnffi.execution.stored_results import MAX_CHECKED
 from dnnffi.reference import rnn as reference
-from dnnffi.rnn import staging, tuning
-from dnnffi.rnn.staging import MOST_STAGED_BYTES
+from dnnffi.rnn import staging, trial
+from dnnffi.rnn.route_choice import RouteChoice, Times, choose
+from dnnffi.rnn.staging import MAX_STAGED_BYTES
 from dnnffi.rnn.tuner import RNNTuner
-from dnnffi.rnn.tuning import RouteChoice, Times, choose, tune
+from dnnffi.rnn.tuning import tune
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
@@ -48,7 +49,7 @@ def assert_left_nothing(candidates):
 @pytest.fixture(autouse=True)
 def _no_copies(monkeypatch):
     """Turn off staging, except in tests that set the limit again."""
-    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", -1)
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", -1)
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +107,7 @@ def test_in_training_no_argument_of_relu_is_about_zero(inputs, hidden):
         dtype="float64",
     )
     problem = RNNProblem.dense(spec, steps=30, batch=2, training=True)
-    fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
+    fill, scale = trial.numbers_for(problem, ScriptedMemory(), "float64")
     layout = weight_layout(spec, "cudnn")
     weights = RNNWeights(np.array(fill((layout.size,), scale)), spec, backend="cudnn").arrays()
     found = reference.forward(
@@ -119,7 +120,7 @@ def test_in_training_no_argument_of_relu_is_about_zero(inputs, hidden):
 
 def test_what_other_problems_are_filled_with_has_both_signs():
     for problem in (TRAINING, PROBLEM._replace(spec=replace(SPEC, mode="rnn_relu"))):
-        fill, scale = tuning.numbers_for(problem, ScriptedMemory(), "float64")
+        fill, scale = trial.numbers_for(problem, ScriptedMemory(), "float64")
         assert np.array(fill((100,))).min() < -0.5
         assert scale == 0.5
 
@@ -184,13 +185,13 @@ def test_the_device_of_the_plan_is_the_one_measured():
 def test_what_takes_long_is_begun_first_and_has_ended_before_anything_is_measured(monkeypatch):
     memory = ScriptedMemory()
     candidates = ScriptedCandidates(memory, {"standard": Script(), "static": Script()})
-    timed = tuning.Trial.times
+    timed = trial.Trial.times
 
     def times(*given):
         candidates.events.append(("time",))
         return timed(*given)
 
-    monkeypatch.setattr(tuning.Trial, "times", times)
+    monkeypatch.setattr(trial.Trial, "times", times)
     tune(candidates, PROBLEM, 0, memory, launch_on)
     first = [("prepare", "standard", "static"), ("make", "standard"), ("wait",), ("time",)]
     assert candidates.events == [*first, ("make", "static"), ("time",)]
@@ -505,7 +506,7 @@ def test_copies_are_chosen_where_they_beat_the_fastest_plain_call(times, staged)
 
 
 def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
-    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", 2**20)
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", 2**20)
     choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
     assert choice.times["standard"].staged > choice.times["standard"].replayed
     choice, _ = tuned(TRAINING, standard=Script(direct=3.0, replayed=1.0))
@@ -514,7 +515,7 @@ def test_a_call_with_copies_is_measured_of_inference(monkeypatch):
 
 @pytest.mark.parametrize(("nbytes", "staged"), [(64 * 2**20, True), (64 * 2**20 + 1, False)])
 def test_copies_hold_at_most_64_mib(monkeypatch, nbytes, staged):
-    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", MOST_STAGED_BYTES)
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", MAX_STAGED_BYTES)
     monkeypatch.setattr(staging, "staged_bytes", lambda problem: nbytes)
     choice, _ = tuned(standard=Script(direct=3.0, replayed=1.0))
     assert (choice.times["standard"].staged is not None) == staged
@@ -830,7 +831,7 @@ def test_few_candidates_of_a_file_are_run(folder):
 
 
 def test_copies_are_not_used_by_training_whatever_a_file_says(folder, monkeypatch):
-    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", MOST_STAGED_BYTES)
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", MAX_STAGED_BYTES)
     scripts = {"standard": Script(3.0, 1.0)}
     for problem, staged in ((PROBLEM, True), (TRAINING, False)):
         tuner(scripts=scripts).measure(problem, 0)

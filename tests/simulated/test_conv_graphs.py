@@ -215,7 +215,7 @@ def test_a_copy_of_what_cudnn_does_not_take_is_replayed_on(simulator):
 
 @pytest.mark.parametrize("limit", [0, 1 << 20])
 def test_workspaces_up_to_the_limit_are_those_of_the_stream(simulator, monkeypatch, limit):
-    monkeypatch.setattr(executor_plan, "MOST_SHARED_WORKSPACE", limit)
+    monkeypatch.setattr(executor_plan, "MAX_SHARED_WORKSPACE", limit)
     arrays = Arrays(simulator)
     for _ in range(2 * CAPTURED_AT):
         arrays.check(arrays.call())
@@ -226,7 +226,7 @@ def test_workspaces_up_to_the_limit_are_those_of_the_stream(simulator, monkeypat
 
 
 def test_a_held_plan_takes_any_workspace_of_the_stream(simulator, monkeypatch):
-    monkeypatch.setattr(executor_plan, "MOST_SHARED_WORKSPACE", 0)
+    monkeypatch.setattr(executor_plan, "MAX_SHARED_WORKSPACE", 0)
     arrays = Arrays(simulator)
     with arrays.plan() as plan:
         plan.run(*arrays.given)
@@ -306,7 +306,7 @@ def test_inside_a_capture_of_the_user_calls_are_his(simulator):
         simulator.memory.capture_number = 0
         plan.run(x, w, out=out)
         assert launches(simulator) == counts[1] + 1
-    assert len(simulator.conv.resources.graphs.of_users) == 3
+    assert len(simulator.conv.resources.graphs.user_captures) == 3
 
 
 def test_an_executor_in_a_graph_of_the_user_is_not_closed(simulator):

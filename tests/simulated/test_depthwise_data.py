@@ -371,7 +371,7 @@ def test_new_sizes_of_a_class_compile_nothing(simulator, no_record, monkeypatch,
         assert plan._of_thread().executor.choice.engine == OWN
         return plan.report()
 
-    least = faster.LEAST_BATCH
+    least = faster.MIN_BATCH
     assert "for all sizes" not in run(least, (8, 8))
     assert "for all sizes of the layer, tiles of" in run(least, (7, 8))
     assert len(compiled) == 2  # the class's first problem has a kernel with its sizes
@@ -429,7 +429,7 @@ def test_cudnn_is_asked_where_nothing_was_measured(simulator):
 
 
 def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(simulator, monkeypatch):
-    problem = problem_of(padding=1, batch=faster.LEAST_BATCH)
+    problem = problem_of(padding=1, batch=faster.MIN_BATCH)
     row = faster.Measured(FORWARD, CHANNELS_FIRST, "float32", 3, 1)
     monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
     arrays = testing.conv_inputs(problem, 0)
@@ -447,7 +447,7 @@ def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(simulat
         {"sizes": (6, 7)},
         {"channels": 5},
         {"channels": 3},
-        {"batch": faster.LEAST_BATCH - 1},
+        {"batch": faster.MIN_BATCH - 1},
         {"padding": 2},
         {"kernel": (3, 5), "padding": (1, 2)},
         {"stride": (1, 2)},
@@ -462,7 +462,7 @@ def test_it_runs_without_measuring_where_a_record_says_that_it_is_faster(simulat
 def test_a_record_is_of_such_layers_alone(monkeypatch, more):
     row = faster.Measured(FORWARD, CHANNELS_FIRST, "float32", 3, 1)
     monkeypatch.setitem(faster.FASTER, row, faster.Sizes((4, 4), (7, 9)))
-    usual = {"padding": 1, "batch": faster.LEAST_BATCH}
+    usual = {"padding": 1, "batch": faster.MIN_BATCH}
     assert faster.is_faster(problem_of(**usual))
     assert not faster.is_faster(problem_of(**usual | more))
 

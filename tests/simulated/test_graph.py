@@ -15,7 +15,7 @@ from dnnffi.backends.cudnn.graph import plans
 from dnnffi.backends.cudnn.graph.build import graph_of
 from dnnffi.backends.cudnn.graph.engine import Engine, EngineConfig, OperationGraph
 from dnnffi.backends.cudnn.graph.execution import (
-    MOST_PACKS,
+    MAX_PACKS,
     ExecutionPlan,
     VariantPacks,
     execute,
@@ -219,10 +219,10 @@ def test_a_pack_is_made_once_for_the_same_addresses(simulator, handle, memory):
 def test_packs_do_not_grow_without_end(simulator):
     packs = VariantPacks((1,), library=simulator.library)
     kept = packs.at((0, 0))
-    for address in range(1, 2 * MOST_PACKS):
+    for address in range(1, 2 * MAX_PACKS):
         packs.at((address, 0))
     gc.collect()
-    assert simulator.live("backend") == MOST_PACKS + 1
+    assert simulator.live("backend") == MAX_PACKS + 1
     packs.clear()
     del kept
     assert simulator.live("backend") == 0

@@ -28,11 +28,11 @@ from dnnffi.errors import (
     PerformanceWarning,
     UnsupportedError,
 )
-from dnnffi.execution.replay import MOST_GRAPHS
+from dnnffi.execution.replay import MAX_GRAPHS
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
 from dnnffi.rnn import staging
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING
-from dnnffi.rnn.tuning import RouteChoice
+from dnnffi.rnn.route_choice import RouteChoice
 from dnnffi.spec.rnn import RNNSpec
 from simulators.cuda.memory import Stream
 
@@ -136,7 +136,7 @@ def test_training_in_a_loop_is_replayed_and_stays_right(simulator, mode, layout)
         y, _, ctx = getattr(dnnffi, f"{mode}_forward")(x, hx, weights, backend="cudnn", **keywords)
         ctx.backward(y, need="weights")
     assert launches(simulator) - before >= 2 * 4
-    assert 1 <= training.operations.graph_count <= 3 * MOST_GRAPHS
+    assert 1 <= training.operations.graph_count <= 3 * MAX_GRAPHS
     assert training.operations.graph_bytes == 1000 * training.operations.graph_count
 
 
@@ -157,7 +157,7 @@ def run_on_new_addresses(simulator, weights, calls):
 def test_new_addresses_in_every_call_run_directly_where_copies_do_not_pay(simulator):
     weights = weights_of(simulator)
     simulator.memory.copy_costs = 0.2
-    kept = run_on_new_addresses(simulator, weights, 8 * MOST_GRAPHS)
+    kept = run_on_new_addresses(simulator, weights, 8 * MAX_GRAPHS)
     copies = simulator.memory.copies
     kept += run_on_new_addresses(simulator, weights, 8)
     assert simulator.memory.copies == copies, "copies of the tuning alone"
@@ -167,7 +167,7 @@ def test_new_addresses_in_every_call_run_directly_where_copies_do_not_pay(simula
 
 def test_new_addresses_in_every_call_are_replayed_through_copies_where_they_pay(simulator):
     weights = weights_of(simulator)
-    kept = run_on_new_addresses(simulator, weights, 8 * MOST_GRAPHS)
+    kept = run_on_new_addresses(simulator, weights, 8 * MAX_GRAPHS)
     plan = the_plan(simulator)
     assert plan.finder.choice.staged
     assert plan.operations.graph_count == 2, "one with states, one without"
@@ -243,7 +243,7 @@ def test_where_memory_for_copies_is_short_a_call_runs_directly(simulator):
 
 def test_a_problem_too_large_for_copies_is_not_staged(simulator, monkeypatch):
     weights = weights_of(simulator)
-    monkeypatch.setattr(staging, "MOST_STAGED_BYTES", 100)
+    monkeypatch.setattr(staging, "MAX_STAGED_BYTES", 100)
     run_on_new_addresses(simulator, weights, 2 * CALLS_BEFORE_TUNING)
     assert the_plan(simulator).finder.choice.times["cudnn standard"].staged is None
     assert not the_plan(simulator).finder.choice.staged
@@ -507,7 +507,7 @@ def chosen(simulator, direct, replayed, staged=False):
 
 def kept_for_users(simulator):
     """The algorithms that captures of users keep alive, and how many handles."""
-    kept = simulator.rnn.resources.graphs.of_users
+    kept = simulator.rnn.resources.graphs.user_captures
     algorithms = sorted(one.algorithm for one in kept if hasattr(one, "algorithm"))
     return algorithms, len(kept) - len(algorithms)
 

@@ -10,7 +10,7 @@ from bench import bench_models
 
 import dnnffi
 from dnnffi.bench import array_models, raw_models
-from dnnffi.rnn.tuning import Times, choose
+from dnnffi.rnn.route_choice import Times, choose
 
 SHAPES = bench_models.SHAPES
 SINGLE = replace(bench_models.ONE, dtype="float32")  # which all algorithms take

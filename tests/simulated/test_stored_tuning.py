@@ -229,7 +229,7 @@ def test_a_stored_result_is_not_used_in_a_capture(simulator, folder):
     assert executor_of(simulator).choice.engine == TENSOR_CORES
     simulator.memory.capture_number = 0
     simulator.conv.plans.clear()
-    simulator.conv.resources.graphs.of_users.clear()
+    simulator.conv.resources.graphs.user_captures.clear()
     run(simulator, problem)
     assert executor_of(simulator).choice.engine == PLAIN
 

@@ -55,7 +55,7 @@ def test_no_batch_sizes_of_lengths_below_one(lengths):
 
 
 def test_the_longest_lengths_and_largest_batches_are_taken(monkeypatch):
-    monkeypatch.setattr(sequences, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(sequences, "MAX_ENTRIES", 3)
     assert lengths_to_batch_sizes([3, 1]) == (2, 1, 1)
     assert batch_sizes_to_lengths([3, 1]) == (2, 1, 1)
     with pytest.raises(ValueError, match=r"^lengths must be .* from 1 to 3; they go from 1 to 4$"):

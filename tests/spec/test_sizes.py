@@ -13,7 +13,7 @@ from dnnffi.spec.checks import INT64_MAX, check_number, check_range, shown
 from dnnffi.spec.conv import check_shape
 from dnnffi.spec.conv_options import conv_options
 from dnnffi.spec.options import rnn_options
-from dnnffi.spec.sequences import MOST_ENTRIES, batch_sizes_to_lengths, check_lengths
+from dnnffi.spec.sequences import MAX_ENTRIES, batch_sizes_to_lengths, check_lengths
 
 SPEC = RNNSpec(mode="lstm", input_size=1, hidden_size=1)
 MANY = 2**31 - 1
@@ -181,7 +181,7 @@ def test_a_range_is_taken_with_its_ends(value, least, span):
 
 @given(st.integers(1, 2**25), st.integers(1, 2**25))
 def test_steps_and_rows_are_at_most_2_to_the_24(steps, batch):
-    if max(steps, batch) <= MOST_ENTRIES:
+    if max(steps, batch) <= MAX_ENTRIES:
         assert RNNProblem.dense(SPEC, steps=steps, batch=np.int64(batch)).x_shape == (
             steps,
             batch,

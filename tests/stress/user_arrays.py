@@ -151,7 +151,7 @@ def forget(library):
     external = library.without_cupy()
     for backend in (*rnn_backends.used(), *conv_backends.used()):
         if getattr(backend, "library", None) is external:
-            backend.resources.graphs.of_users.clear()
+            backend.resources.graphs.user_captures.clear()
     close_handles(external)
     external.memory._null_streams.clear()
 

@@ -45,9 +45,9 @@ def cudnn_host(standin):
     from xla.jax_programs import StandinHandlers
 
     from dnnffi.jax.rnn import implementations
-    from dnnffi.jax.rnn.operation import Way
+    from dnnffi.jax.rnn.operation import Implementation
 
-    with as_standin(implementations, Way, StandinHandlers(standin)) as handlers:
+    with as_standin(implementations, Implementation, StandinHandlers(standin)) as handlers:
         yield handlers
 
 
@@ -57,13 +57,13 @@ def own_host(standin, compiler, cxx_compiler, tmp_path_factory):
     from xla.jax_programs import OwnHandlers
 
     from dnnffi.jax.rnn import implementations
-    from dnnffi.jax.rnn.operation import Way
+    from dnnffi.jax.rnn.operation import Implementation
     from simulators.cublas import library as simulator
     from simulators.cuda.emulator import emulating
 
     path = simulator.build_standin(compiler, tmp_path_factory.mktemp("cublas"))
     control = simulator.fresh_control(path, simulator.control_ffi())
-    way = partial(Way, has_resets=True, has_device_lengths=True)
+    way = partial(Implementation, has_resets=True, has_device_lengths=True)
     with (
         simulator.open_cublas(path, control) as cublas,
         emulating(standin, cublas),
@@ -78,9 +78,9 @@ def conv_host(standin):
     from xla.jax_programs import StandinConvHandlers
 
     from dnnffi.jax.convolution import implementations
-    from dnnffi.jax.primitives import Way
+    from dnnffi.jax.primitives import Implementation
 
-    with as_standin(implementations, Way, StandinConvHandlers(standin)) as handlers:
+    with as_standin(implementations, Implementation, StandinConvHandlers(standin)) as handlers:
         yield handlers
 
 
@@ -88,7 +88,7 @@ def conv_host(standin):
 def as_standin(implementations, way, handlers):
     """Handlers as the implementation "standin" of a family."""
     with pytest.MonkeyPatch.context() as patch:
-        ways = implementations.WAYS
+        ways = implementations.IMPLEMENTATIONS
         patch.setitem(ways, "standin", way("standin", "cpu", handlers))
         patch.setattr(implementations, "NAMES", ("standin", *implementations.NAMES))
         yield handlers

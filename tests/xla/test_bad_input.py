@@ -329,10 +329,10 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
     def decide(problem):
         raise error
 
-    way = implementations.WAYS["cudnn"]
+    way = implementations.IMPLEMENTATIONS["cudnn"]
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", decide)
-    monkeypatch.setattr(implementations.Way, "check_there", lambda way: None)
+    monkeypatch.setattr(implementations.Implementation, "check_there", lambda way: None)
     warn_once.cache_clear()
     with pytest.warns(PerformanceWarning, match=r"lax.scan runs what cuDNN would be faster at"):
         y, _ = lstm()
@@ -342,7 +342,7 @@ def test_what_cudnn_cannot_do_goes_to_the_scan_with_a_warning(monkeypatch, error
 
 
 def test_on_cuda_an_unnamed_implementation_is_cudnn(monkeypatch):
-    way = implementations.WAYS["cudnn"]
+    way = implementations.IMPLEMENTATIONS["cudnn"]
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
     monkeypatch.setattr(way.handlers, "decide", lambda problem: "")
     find = implementations.implementation_of

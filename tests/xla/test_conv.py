@@ -206,7 +206,7 @@ def test_other_axes_in_and_out():
 
 def test_shared_weights_join_the_batch():
     one = convolution(WHOLE, "reference")
-    calls = implementations.WAYS["reference"].handlers.calls
+    calls = implementations.IMPLEMENTATIONS["reference"].handlers.calls
     x, w, bias, residual = one.arrays
     xs, before = jnp.stack([x, x, x]), dict(calls)
     total = jax.jit(
@@ -219,7 +219,7 @@ def test_shared_weights_join_the_batch():
 
 def test_gradients_that_nobody_wants_are_not_computed():
     one = convolution(WHOLE, "reference")
-    calls = implementations.WAYS["reference"].handlers.calls
+    calls = implementations.IMPLEMENTATIONS["reference"].handlers.calls
     before = dict(calls)
     jax.block_until_ready(jax.jit(jax.grad(one.loss))(*one.arrays))
     made = {kind: calls[kind] - before[kind] for kind in calls}
@@ -347,7 +347,7 @@ ERRORS = [
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("mapped", [False, True])
 def test_what_nobody_named_goes_to_lax_with_a_warning(monkeypatch, refused, error, mapped):
-    way = implementations.WAYS["reference"]
+    way = implementations.IMPLEMENTATIONS["reference"]
 
     def decide(problem):
         if problem.operation == refused or refused == "all":
@@ -356,7 +356,7 @@ def test_what_nobody_named_goes_to_lax_with_a_warning(monkeypatch, refused, erro
 
     monkeypatch.setattr(way.handlers.engine, "decide", decide)
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
-    monkeypatch.setitem(implementations.WAYS, "cudnn", way)
+    monkeypatch.setitem(implementations.IMPLEMENTATIONS, "cudnn", way)
     jax.clear_caches()
     warn_once.cache_clear()
 
@@ -378,5 +378,5 @@ def test_on_cuda_an_unnamed_implementation_is_cudnn(monkeypatch):
     find = implementations.implementation_of
     assert find(None, ()) is None
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
-    assert find(None, ()) is implementations.WAYS["cudnn"]
+    assert find(None, ()) is implementations.IMPLEMENTATIONS["cudnn"]
     assert find("lax", ()) is None

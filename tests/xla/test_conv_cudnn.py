@@ -28,7 +28,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.jax.convolution import implementations
 from dnnffi.jax.convolution.call import Call
 from dnnffi.jax.convolution.engine import CudnnEngine
-from dnnffi.jax.primitives import Way
+from dnnffi.jax.primitives import Implementation
 from dnnffi.spec.conv_options import conv_options
 
 SPEC = dnnffi.ConvSpec(in_channels=4, out_channels=8, kernel=(3, 2), stride=(1, 2), groups=2)
@@ -202,7 +202,9 @@ def test_what_was_measured_is_used(conv_host, standin):
     assert engine.decide(PLAIN) == rule
     asked = PLAIN._replace(options=conv_options({"tune": "now"}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(implementations.WAYS, "tuned", Way("tuned", "cpu", handlers))
+        patch.setitem(
+            implementations.IMPLEMENTATIONS, "tuned", Implementation("tuned", "cpu", handlers)
+        )
         patch.setattr(implementations, "NAMES", ("tuned", *implementations.NAMES))
         one = convolution(asked, "tuned")
         assert_close(one.function(*one.arrays), convolution(asked, "lax").function(*one.arrays))

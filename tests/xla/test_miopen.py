@@ -17,8 +17,8 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.jax.rnn import implementations
 from dnnffi.jax.rnn.engine import ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
-from dnnffi.jax.rnn.implementations import WAYS
-from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.implementations import IMPLEMENTATIONS
+from dnnffi.jax.rnn.operation import Implementation
 from dnnffi.jax.rnn.weights import laid_out
 from dnnffi.spec.options import rnn_options
 from dnnffi.testing import rnn as strategies
@@ -33,8 +33,10 @@ def by_reference():
     """The name of an implementation on the host that reads weights as MIOpen does."""
     handlers = Handlers("dnnffi_laid_out", "cpu", lambda: ReferenceEngine("miopen"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(WAYS, "laid out", Way("laid out", "cpu", handlers, "miopen"))
-        patch.setattr(implementations, "NAMES", (*WAYS, "scan"))
+        patch.setitem(
+            IMPLEMENTATIONS, "laid out", Implementation("laid out", "cpu", handlers, "miopen")
+        )
+        patch.setattr(implementations, "NAMES", (*IMPLEMENTATIONS, "scan"))
         yield "laid out"
 
 
@@ -69,10 +71,10 @@ def test_gradients_for_each_row_of_a_map_of_weights(by_reference):
 @pytest.fixture
 def lowered(monkeypatch):
     """The program of a gradient for AMD's GPUs, which needs none, nor MIOpen."""
-    handlers = WAYS["miopen"].handlers
+    handlers = IMPLEMENTATIONS["miopen"].handlers
     monkeypatch.setattr(handlers, "_engine", ReferenceEngine("miopen"))
     monkeypatch.setattr(handlers, "_executors", {})
-    monkeypatch.setattr(implementations.Way, "check_there", lambda way: None)
+    monkeypatch.setattr(implementations.Implementation, "check_there", lambda way: None)
     one = network(PROBLEM, "miopen")
     traced = jax.jit(jax.grad(one.loss, 2)).trace(*one.arrays)
     return lambda platform: traced.lower(lowering_platforms=(platform,)).as_text()

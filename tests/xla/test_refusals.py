@@ -253,7 +253,7 @@ def test_new_addresses_are_checked_however_many_there_were():
 
 
 def test_a_batch_that_maps_make_too_large_goes_to_lax(monkeypatch):
-    way = conv_implementations.WAYS["reference"]
+    way = conv_implementations.IMPLEMENTATIONS["reference"]
 
     def decide(problem):
         if problem.batch > CONV.batch:
@@ -262,7 +262,7 @@ def test_a_batch_that_maps_make_too_large_goes_to_lax(monkeypatch):
 
     monkeypatch.setattr(way.handlers.engine, "decide", decide)
     monkeypatch.setattr(conv_implementations, "platform_of", lambda operands: "cuda")
-    monkeypatch.setitem(conv_implementations.WAYS, "cudnn", way)
+    monkeypatch.setitem(conv_implementations.IMPLEMENTATIONS, "cudnn", way)
     jax.clear_caches()
     warn_once.cache_clear()
 
@@ -362,7 +362,7 @@ def test_what_cudnn_does_not_have_is_not_measured(monkeypatch):
             raise UnsupportedError("cuDNN", "9.19.0", "cannot")
 
     way = SimpleNamespace(handlers=SimpleNamespace(engine=Engine()))
-    monkeypatch.setitem(tuning.WAYS, "cudnn", way)
+    monkeypatch.setitem(tuning.IMPLEMENTATIONS, "cudnn", way)
     monkeypatch.setattr(tuning, "rnn_backends", None)
     with pytest.raises(UnsupportedError, match="cannot"):
         djax.tune(SPEC, 4, 5)
@@ -432,7 +432,7 @@ def test_a_workspace_that_is_not_needed_has_no_address(monkeypatch):
 
     monkeypatch.setattr(ReferenceExecutor, "run", recorded)
     jax.clear_caches()
-    monkeypatch.setattr(conv_implementations.WAYS["reference"].handlers, "_prepared", {})
+    monkeypatch.setattr(conv_implementations.IMPLEMENTATIONS["reference"].handlers, "_prepared", {})
     one = convolution(CONV, "reference")
     jax.block_until_ready(one.function(*one.arrays))
     assert seen == [0]

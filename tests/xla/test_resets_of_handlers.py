@@ -308,7 +308,9 @@ def test_gradients_of_shared_arrays_are_summed_over_the_mesh(mesh, rows, check_v
 def cuda(own_host, monkeypatch):
     """dnnffi's own kernels on the host, as the implementation that None chooses on CUDA."""
     monkeypatch.setattr(implementations, "platform_of", lambda operands: "cuda")
-    monkeypatch.setitem(implementations.WAYS, "cudnn", implementations.WAYS["standin"])
+    monkeypatch.setitem(
+        implementations.IMPLEMENTATIONS, "cudnn", implementations.IMPLEMENTATIONS["standin"]
+    )
     warn_once.cache_clear()
     return own_host
 

@@ -11,7 +11,7 @@ from dnnffi import jax as djax
 from dnnffi.backends.cudnn.entry import CUDNN
 from dnnffi.jax.rnn import tuning
 from dnnffi.jax.rnn.engine import VendorEngine
-from dnnffi.rnn.tuning import RouteChoice
+from dnnffi.rnn.route_choice import RouteChoice
 from dnnffi.spec.options import rnn_options
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2)
@@ -54,7 +54,7 @@ def test_tune_measures_the_problem_that_was_asked_for(monkeypatch, arguments, ke
 
     way = SimpleNamespace(handlers=SimpleNamespace(engine=Engine()))
     backend = SimpleNamespace(tuner=SimpleNamespace(measure=measure))
-    monkeypatch.setitem(tuning.WAYS, "cudnn", way)
+    monkeypatch.setitem(tuning.IMPLEMENTATIONS, "cudnn", way)
     backends = SimpleNamespace(external={"cudnn": backend}.__getitem__)
     monkeypatch.setattr(tuning, "rnn_backends", backends)
     assert djax.tune(SPEC, *arguments, **keywords) == "own 1"

@@ -199,12 +199,12 @@ class ConvProblemPlan:
         """
         raise NotImplementedError
 
-    def takes(self, arrays: tuple[Any, ...]) -> bool:
+    def accepts(self, arrays: tuple[Any, ...]) -> bool:
         """Whether `run_at` takes arrays of these shapes and strides."""
         return False
 
     def run_at(self, addresses: Sequence[int]) -> Array:
-        """`run` on arrays as `takes` wants them, by the first four of their `ConvAddresses`."""
+        """`run` on arrays as `accepts` wants them, by the first four of their `ConvAddresses`."""
         raise NotImplementedError
 
     def report(self) -> str:

@@ -12,7 +12,7 @@ from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.external import DeviceArray, device_array
 from dnnffi.device.external.host import HOST, external_array, is_on_host
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.execution.replay import GraphBudget
 from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.checks import check_integer
@@ -77,7 +77,7 @@ class Resources:
         self.workspaces.clear()
 
 
-_kept: Once[tuple[str, bool], Resources] = Once()
+_kept: OnceCell[tuple[str, bool], Resources] = OnceCell()
 
 
 def resources_of(backend: Backend, *, external: bool = False) -> Resources:
@@ -122,9 +122,9 @@ class Backends(Generic[R, D]):
     ) -> None:
         self._reference = reference
         self._host = host
-        self._hosted: Once[str, R] = Once()
+        self._hosted: OnceCell[str, R] = OnceCell()
         self._make = make
-        self._made: Once[tuple[str, bool], tuple[Resources, D]] = Once()
+        self._made: OnceCell[tuple[str, bool], tuple[Resources, D]] = OnceCell()
 
     def of(self, name: str) -> R | D:
         """Return that of the backend of this name, on arrays that need no allocator."""

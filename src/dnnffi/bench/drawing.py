@@ -33,14 +33,14 @@ class Draws:
         """Return each value of the (value, count) pairs ``count`` times, in a random order."""
         return self.shuffled([value for value, count in pairs for _ in range(count)])
 
-    def size(self, least: int, most: int, multiple: int = 1) -> int:
-        """Return a size, log-uniform from ``least`` to ``most`` and rounded to a multiple."""
-        drawn = least * (most / least) ** self._uniform()
+    def size(self, minimum: int, maximum: int, multiple: int = 1) -> int:
+        """Return a size, log-uniform from ``minimum`` to ``maximum`` and rounded to a multiple."""
+        drawn = minimum * (maximum / minimum) ** self._uniform()
         return max(1, round(drawn / multiple)) * multiple
 
-    def integer(self, least: int, most: int) -> int:
-        """Return an integer from ``least`` to ``most``, all equally likely."""
-        return least + int(self._uniform() * (most - least + 1))
+    def integer(self, minimum: int, maximum: int) -> int:
+        """Return an integer from ``minimum`` to ``maximum``, all equally likely."""
+        return minimum + int(self._uniform() * (maximum - minimum + 1))
 
     def log_normal(self, median: float, deviation: float) -> float:
         """Return a number whose logarithm is normal around that of ``median``."""

@@ -17,7 +17,8 @@ from dnnffi.device.interface import NDArray, Stream
 from dnnffi.rnn.backend import DeviceRNNBackend, rnn_backends
 from dnnffi.rnn.executor import RNNExecutor
 from dnnffi.rnn.gradients import Gradients
-from dnnffi.rnn.tuning import RouteChoice, tune
+from dnnffi.rnn.route_choice import RouteChoice
+from dnnffi.rnn.tuning import tune
 from dnnffi.spec.problem import RNNProblem
 
 

@@ -193,8 +193,8 @@ OWN = (
 SEED = 14
 """Seed of the set ``random`` unless another is named."""
 
-_MOST_STEPS = 600  # upper bound on the steps, summed over layers and directions
-_MOST_WORK = 2e11  # upper bound on the operations of a forward pass: some milliseconds on a GPU
+_MAX_STEPS = 600  # upper bound on the steps, summed over layers and directions
+_MAX_WORK = 2e11  # upper bound on the operations of a forward pass: some milliseconds on a GPU
 
 
 def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
@@ -223,7 +223,7 @@ def draw_shapes(seed: int = SEED) -> tuple[Shape, ...]:
             )
             weights = sum(prod(parameter.shape) for parameter in shape.spec.parameter_shapes())
             serial = shape.steps * layers * directions
-            if serial <= _MOST_STEPS and 2 * weights * shape.steps * shape.batch <= _MOST_WORK:
+            if serial <= _MAX_STEPS and 2 * weights * shape.steps * shape.batch <= _MAX_WORK:
                 break
         found.append(shape)
     return tuple(found)

@@ -19,7 +19,7 @@ from dnnffi.execution.cache import PlanCache
 from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import ConvProblem
 
-MOST_PLANS = 1024
+MAX_PLANS = 1024
 """Plans kept by each backend, if each is also known by the signature of a call.
 
 A network has some for each layer, and making one is slow.
@@ -34,7 +34,7 @@ class ConvBackend:
 
     def __init__(self, memory: Memory | None = None) -> None:
         # By problem, and by the signature of a call that has run: two entries each.
-        self.plans: PlanCache[ConvProblemPlan] = PlanCache(2 * MOST_PLANS)
+        self.plans: PlanCache[ConvProblemPlan] = PlanCache(2 * MAX_PLANS)
         self._memory = memory
 
     def check_device(self, device: int | None) -> Any:

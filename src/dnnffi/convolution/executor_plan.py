@@ -25,7 +25,7 @@ from dnnffi.backends.own.relayout import relayout
 from dnnffi.convolution.finder import ExecutorFinder
 from dnnffi.device.arrays import aligned, check_aligned, is_external
 from dnnffi.device.interface import AnyArray, Array, Launch, Stream
-from dnnffi.execution.cache import Living
+from dnnffi.execution.cache import WeakRegistry
 from dnnffi.execution.fork import guard
 from dnnffi.execution.remembered import Remembered
 from dnnffi.execution.replay import CapturedOperation
@@ -38,7 +38,7 @@ CAPTURED_AT = 4
 save, so what comes two or three times by chance, while a pool grows, is not worth one.
 """
 
-MOST_SHARED_WORKSPACE = 32 * 2**20
+MAX_SHARED_WORKSPACE = 32 * 2**20
 """Bytes of workspace up to which a call of the functions takes the stream's own buffer."""
 
 
@@ -119,7 +119,7 @@ class ExecutorConvPlan(ConvProblemPlan):
         self._names = ARGUMENTS[problem.operation]
         self._array_strides = tuple(map(problem.strides, self.argument_shapes))
         self._local = threading.local()
-        self._threads: Living[_OfThread] = Living()
+        self._threads: WeakRegistry[_OfThread] = WeakRegistry()
         self._seen: Remembered[tuple[int, ...]] = Remembered()
         guard(self)
         with memory.use(device):
@@ -163,7 +163,7 @@ class ExecutorConvPlan(ConvProblemPlan):
             if executor.choice != failed.choice:
                 own.use(executor)
                 logger.info("%s runs instead of %s: %s", executor.choice, failed.choice, reason)
-                if failed not in self._resources.graphs.of_users:
+                if failed not in self._resources.graphs.user_captures:
                     failed.close()
                 return True
             executor.close()
@@ -172,13 +172,13 @@ class ExecutorConvPlan(ConvProblemPlan):
 
     # Arrays
 
-    def takes(self, arrays: tuple[Any, ...]) -> bool:
+    def accepts(self, arrays: tuple[Any, ...]) -> bool:
         return all(
-            array is None or self.fits(array, strides)
+            array is None or self.is_compatible(array, strides)
             for array, strides in zip(arrays, self._array_strides, strict=True)
         )
 
-    def fits(self, array: Array, strides: tuple[int, ...]) -> bool:
+    def is_compatible(self, array: Array, strides: tuple[int, ...]) -> bool:
         """Whether an executor can take an array as it is."""
         return not array.data.ptr & MISALIGNED and self._is_packed(array, strides)
 
@@ -194,7 +194,7 @@ class ExecutorConvPlan(ConvProblemPlan):
         """``arrays`` without gaps, in the layout and aligned; copies of those that are not."""
         return tuple(
             array
-            if array is None or self.fits(array, strides)
+            if array is None or self.is_compatible(array, strides)
             else self._copied(name, array, strides, stream)
             for name, array, strides in zip(self._names, arrays, self._array_strides, strict=True)
         )
@@ -238,7 +238,7 @@ class ExecutorConvPlan(ConvProblemPlan):
     def fill(self, addresses: tuple[int, ...], *, shared: bool) -> None:
         """Run on the current device, on `ConvAddresses` without the workspace.
 
-        The workspace is the stream's buffer if it is ``shared`` or at most `MOST_SHARED_WORKSPACE`,
+        The workspace is the stream's buffer if it is ``shared`` or at most `MAX_SHARED_WORKSPACE`,
         else a new array; in a capture of the caller's always a new array.
         """
         if self.finder.is_pending and self.finder.advance():
@@ -252,7 +252,7 @@ class ExecutorConvPlan(ConvProblemPlan):
         while True:
             executor = own.executor
             size, workspace = executor.workspace_bytes, None
-            is_streams = not captured and (shared or size <= MOST_SHARED_WORKSPACE)
+            is_streams = not captured and (shared or size <= MAX_SHARED_WORKSPACE)
             if size:
                 try:
                     if is_streams:
@@ -327,7 +327,7 @@ class ExecutorConvPlan(ConvProblemPlan):
                 return self.run_into(arrays, out)
         if out is None:
             out = self.new_result()
-        elif not self.fits(out, self.result_strides):
+        elif not self.is_compatible(out, self.result_strides):
             raise ValueError(
                 f"out must be without gaps, {self.problem.layout.replace('_', ' ')}, at an address "
                 f"that is a multiple of {ALIGNMENT}; it has strides {out.strides}"

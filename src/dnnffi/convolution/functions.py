@@ -456,7 +456,7 @@ def run(
         result = plan.run_at(signed[1])
     else:
         plan, arrays = _checked(asked, checked, arrays, found)
-        if knows is not None and signed is not None and plan.takes(arrays):
+        if knows is not None and signed is not None and plan.accepts(arrays):
             result = plan.run_at(signed[1])
             knows.plans.add(signed[0], plan)
         else:

@@ -13,7 +13,7 @@ from dnnffi.backends.conv_interface import OWN, EngineChoice, Recipes, TunableSo
 from dnnffi.convolution.size_class import ConvSizeClass, layer_of, size_class
 from dnnffi.convolution.tuning import ConvTuning, TimedChoice, check, measure_executors
 from dnnffi.execution.cache import PlanCache
-from dnnffi.execution.locks import Turn
+from dnnffi.execution.locks import TryLock
 from dnnffi.execution.store import checked_time
 from dnnffi.execution.stored_results import StoredResults
 from dnnffi.log import log_measurement, logger
@@ -62,7 +62,7 @@ class ConvClassState:
         self.calls = 0
         self.num_refused = 0
         self.is_looked_up = False
-        self.measuring = Turn()
+        self.measuring = TryLock()
         self._specialized: tuple[int, ...] | None = None
         self._by_heuristics: Chosen | None = None
         self._by_record: Chosen | None = None

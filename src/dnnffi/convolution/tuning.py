@@ -25,7 +25,7 @@ from dnnffi.device.interface import AnyArray, MemoryWithGraphs, Stream
 from dnnffi.execution.comparison import tolerance
 from dnnffi.execution.measure import (
     FAILURES,
-    HOPELESS,
+    PRUNING_RATIO,
     Filler,
     HostArrays,
     disagreement,
@@ -444,7 +444,7 @@ def _captured(call: OnStream, memory: MemoryWithGraphs) -> Callable[[], object]:
 def _time(call: OnStream, memory: MemoryWithGraphs, best: float) -> float:
     """Measure the milliseconds of a call, in a graph of several calls if it can be captured."""
     direct = partial(call, memory.current_stream())
-    limit = HOPELESS * best + _MAX_LAUNCH_MS
+    limit = PRUNING_RATIO * best + _MAX_LAUNCH_MS
     if (once := first_time(direct, memory, limit)) > limit:
         return once
     try:

@@ -96,7 +96,7 @@ class NullStream:
 
     # Number of different graphs: one step of a network adds nothing, a longer loop adds a 4-byte
     # memset in every third launch.
-    _MOST_IN_A_ROW = 3
+    _MAX_IN_A_ROW = 3
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
@@ -106,7 +106,7 @@ class NullStream:
 
     def lengthen(self) -> int:
         """Make room for another graph in the row, or begin a new one; returns its number."""
-        if self._length >= self._MOST_IN_A_ROW:  # above it where two threads were here at once
+        if self._length >= self._MAX_IN_A_ROW:  # above it where two threads were here at once
             self._work()
             self._length = 0
             self.row += 1

@@ -15,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class Once(Generic[K, T]):
+class OnceCell(Generic[K, T]):
     """One object for each key, made at its first use."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Once(Generic[K, T]):
         return len(self._made)
 
 
-class PlanCache(Once[Hashable, T]):
+class PlanCache(OnceCell[Hashable, T]):
     """The plans of the ``capacity`` newest keys. Dropped plans close when nothing uses them.
 
     Plans are dropped by age and not by last use: recording each use would cost time in every call,
@@ -74,9 +74,9 @@ class PlanCache(Once[Hashable, T]):
         return list({id(one): one for one in super().values()}.values())
 
 
-def keep_newest(kept: dict[K, T], most: int) -> None:
-    """Drop all but the ``most`` entries that were added last."""
-    while len(kept) > most:
+def keep_newest(kept: dict[K, T], count: int) -> None:
+    """Drop all but the ``count`` entries that were added last."""
+    while len(kept) > count:
         try:
             oldest = next(iter(kept))
         except (RuntimeError, StopIteration):  # another thread changed it just now
@@ -84,7 +84,7 @@ def keep_newest(kept: dict[K, T], most: int) -> None:
         kept.pop(oldest, None)
 
 
-class Living(Generic[T]):
+class WeakRegistry(Generic[T]):
     """Weak references to objects, each dropped when its object is collected."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dnnffi.errors import DnnffiError
-from dnnffi.execution.cache import Living
+from dnnffi.execution.cache import WeakRegistry
 from dnnffi.operating_system import register_at_fork
 
 
@@ -16,7 +16,7 @@ class Guarded(Protocol):
     current_device: Callable[[], Any]
 
 
-_alive: Living[Guarded] = Living()
+_alive: WeakRegistry[Guarded] = WeakRegistry()
 
 
 def guard(plan: Guarded) -> None:

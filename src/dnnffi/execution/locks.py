@@ -22,10 +22,10 @@ import threading
 from typing import Any
 from weakref import ref
 
-from dnnffi.execution.cache import Living
+from dnnffi.execution.cache import WeakRegistry
 from dnnffi.operating_system import register_at_fork
 
-_locks: Living[Any] = Living()
+_locks: WeakRegistry[Any] = WeakRegistry()
 
 
 def new_lock() -> threading.RLock:
@@ -44,31 +44,31 @@ def _free_in_child() -> None:
 register_at_fork(after_in_child=_free_in_child)
 
 
-class Turn:
-    """An action that one caller at a time may do, and that others do not wait for."""
+class TryLock:
+    """A lock that one caller at a time holds, and that others do not wait for."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
-        self._taken: ref[Taken] | None = None
+        self._hold: ref[TryLockHold] | None = None
 
-    def take(self) -> Taken:
-        """Return the caller's turn, for a ``with`` statement; false if another caller has it.
+    def take(self) -> TryLockHold:
+        """Return the caller's hold, for a ``with`` statement; false if another caller has one.
 
-        The turn ends with the statement, even if an error keeps the frame alive; and with the
+        The hold ends with the statement, even if an error keeps the frame alive; and with the
         object, if Ctrl-C comes before the statement begins.
         """
-        mine = Taken()
+        mine = TryLockHold()
         with self._lock:
-            other = None if self._taken is None else self._taken()
+            other = None if self._hold is None else self._hold()
             if other is not None and other.lasts:
                 mine.lasts = False
             else:
-                self._taken = ref(mine)
+                self._hold = ref(mine)
         return mine
 
 
-class Taken:
-    """The result of `Turn.take`: a turn, or false where another caller has it."""
+class TryLockHold:
+    """The result of `TryLock.take`: true, or false where another caller holds the lock."""
 
     __slots__ = ("__weakref__", "lasts")
 
@@ -78,7 +78,7 @@ class Taken:
     def __bool__(self) -> bool:
         return self.lasts
 
-    def __enter__(self) -> Taken:
+    def __enter__(self) -> TryLockHold:
         return self
 
     def __exit__(self, *raised: object) -> None:

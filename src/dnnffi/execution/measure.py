@@ -16,11 +16,11 @@ from dnnffi.errors import LibraryNotFoundError
 
 _BATCHES = 3  # times of a candidate, of which the median counts
 _BATCH_MS = 1.0  # as many calls as fill this make a batch
-_MOST_CALLS = 20
+_MAX_CALLS = 20
 LONG_MS = 5.0
 """Milliseconds of a call from which two runs measure it: noise is a small part of it."""
 
-HOPELESS = 3.0
+PRUNING_RATIO = 3.0
 """Ratio of `first_time` to the best time so far above which a candidate is not measured further."""
 
 _PARTS, _PART = 32, 2**14  # of a long array, those that are compared; elements of each
@@ -52,17 +52,17 @@ def median_time(
     call: Callable[[], object],
     memory: MemoryWithGraphs,
     best: float,
-    hopeless: float = HOPELESS,
+    pruning_ratio: float = PRUNING_RATIO,
 ) -> float:
     """Return the median milliseconds of a call.
 
-    It is `first_time` if that is above ``hopeless`` times ``best`` or above `LONG_MS`.
+    It is `first_time` if that is above ``pruning_ratio`` times ``best`` or above `LONG_MS`.
     """
-    limit = min(hopeless * best, LONG_MS)
+    limit = min(pruning_ratio * best, LONG_MS)
     once = first_time(call, memory, limit)
     if once > limit:
         return once
-    count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MOST_CALLS))
+    count = int(min(max(_BATCH_MS / max(once, 1e-3), 1), _MAX_CALLS))
 
     def calls() -> None:
         for _ in range(count):
@@ -84,12 +84,12 @@ def sample(array: AnyArray) -> np.ndarray[Any, Any]:
 
 
 class Filler:
-    """Arrays of random numbers from ``least`` to 1: a short pattern drawn on the host, repeated."""
+    """Arrays of random numbers from ``minimum`` to 1: a short pattern of the host, repeated."""
 
-    def __init__(self, memory: MemoryWithGraphs, dtype: Any, least: float = -1.0) -> None:
+    def __init__(self, memory: MemoryWithGraphs, dtype: Any, minimum: float = -1.0) -> None:
         self._memory = memory
         self._dtype = dtype
-        self._pattern = default_rng(0).uniform(least, 1, 65_521)  # prime: rows differ
+        self._pattern = default_rng(0).uniform(minimum, 1, 65_521)  # prime: rows differ
 
     @np.errstate(all="ignore")
     def __call__(self, shape: tuple[int, ...], scale: float = 1.0) -> AnyArray:

@@ -8,7 +8,7 @@ from weakref import ref
 
 T = TypeVar("T")
 
-MOST_REMEMBERED = 16
+MAX_REMEMBERED = 16
 """Number of remembered sets of arrays at which all are forgotten."""
 
 
@@ -30,7 +30,7 @@ class Remembered(Generic[T]):
 
     def add(self, identities: tuple[int, ...], arrays: tuple[Any, ...], found: T) -> T:
         """Remember the facts ``found`` about ``arrays``, of which some may be None."""
-        if len(self._found) >= MOST_REMEMBERED:
+        if len(self._found) >= MAX_REMEMBERED:
             self.clear()
         known, kept = self._found, self._kept
 

@@ -20,13 +20,13 @@ from dnnffi.log import logger
 
 Addresses = tuple[int, ...]
 
-MOST_GRAPHS = 16
+MAX_GRAPHS = 16
 """Graphs kept by each operation of a plan."""
 
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Device memory of a backend's graphs, in bytes, from which on a new graph replaces another."""
 
-_MOST_SEEN = 64  # number of counted sets of addresses at which the count begins anew
+_MAX_SEEN = 64  # number of counted sets of addresses at which the count begins anew
 
 
 class _Held(NamedTuple):
@@ -44,11 +44,11 @@ class GraphBudget:
     replacing one by the other in every step.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
         # Executors that users have captured. They are never dropped: the user's graph may need
         # their kernels, and there is no way to know when it is destroyed.
-        self.of_users: set[object] = set()
+        self.user_captures: set[object] = set()
         self.gone: list[ref[Replays]] = []
         """Operations that were collected, at any point of the program; see `_settle`."""
         # Ordered by the last look, the oldest first.
@@ -80,7 +80,7 @@ class GraphBudget:
         """
         with self._lock:
             self._settle()
-            if self._nbytes < self.most_bytes or not self._held:
+            if self._nbytes < self.max_bytes or not self._held:
                 return None
             for key in self._held:  # noqa: B007 - the first one, without a call
                 break
@@ -133,11 +133,13 @@ class Replays:
     after the next `add`.
     """
 
-    def __init__(self, budget: GraphBudget, most: int = MOST_GRAPHS, captured_at: int = 2) -> None:
+    def __init__(
+        self, budget: GraphBudget, max_graphs: int = MAX_GRAPHS, captured_at: int = 2
+    ) -> None:
         self.graphs: dict[Addresses, Graph] = {}
         self.weak = ref(self, budget.gone.append)
         self.budget = budget
-        self._most = most
+        self._max_graphs = max_graphs
         self._captured_at = captured_at
         self._seen: dict[Addresses, int] = {}
 
@@ -149,12 +151,12 @@ class Replays:
         least launched graph ran: a cycle of more sets than graphs keeps the graphs that it has.
         """
         seen = self._seen
-        if len(seen) >= _MOST_SEEN and addresses not in seen:
+        if len(seen) >= _MAX_SEEN and addresses not in seen:
             seen.clear()
         count = seen[addresses] = seen.get(addresses, 0) + 1
         needed = self._captured_at
         graphs = list(self.graphs.values())
-        if len(graphs) >= self._most:
+        if len(graphs) >= self._max_graphs:
             needed += 1 + min(graph.launches for graph in graphs)
         return count >= needed and self.budget.has_room()
 
@@ -166,7 +168,7 @@ class Replays:
         self.budget.add(self, addresses, graph)
         others = [known for known in list(self.graphs.items()) if known[1] is not graph]
         others.sort(key=lambda known: known[1].launches)
-        too_many = max(0, len(others) + 1 - self._most)
+        too_many = max(0, len(others) + 1 - self._max_graphs)
         for known, _ in others[:too_many]:
             self.drop(known)
         if too_many:
@@ -247,4 +249,4 @@ class CapturedOperation(Replays):
 
     def keep_for_user(self, executor: Any, launch: Launch) -> None:
         """Keep the executor and handle of a call that the user is capturing on ``launch``."""
-        self.budget.of_users.update((executor, launch.owner))
+        self.budget.user_captures.update((executor, launch.owner))

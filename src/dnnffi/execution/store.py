@@ -22,7 +22,7 @@ from dnnffi.cache_folder import ENVIRONMENT_VARIABLE, cache_folder
 from dnnffi.errors import PerformanceWarning
 from dnnffi.ownership import check_cache_folder, check_trusted, make_private_folder
 
-MOST_BYTES = 4 * 2**20
+MAX_BYTES = 4 * 2**20
 """A larger file is not the store's: hundreds of candidates with their reasons are a tenth of it."""
 
 
@@ -57,7 +57,7 @@ class Store:
             return None
         try:
             check_cache_folder(path.parent)
-            data = files.read(path, MOST_BYTES, check=partial(check_trusted, "it"))
+            data = files.read(path, MAX_BYTES, check=partial(check_trusted, "it"))
             content = files.parse_json(data)
             if content["key"] == key:
                 return content["value"]

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dnnffi.device.interface import MemoryWithGraphs
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.execution.store import Store
 from dnnffi.log import logger
 
@@ -31,7 +31,7 @@ class StoredResults(ABC, Generic[P, T]):
     def __init__(self, kind: str, memory: MemoryWithGraphs) -> None:
         self._memory = memory
         self._store = Store(kind)
-        self._devices: Once[int, str] = Once()  # asking takes longer than all of the rest
+        self._devices: OnceCell[int, str] = OnceCell()  # asking takes longer than all of the rest
 
     def is_capturing(self) -> bool:
         """Return whether the current stream is captured, so that no result can be waited for."""

@@ -11,7 +11,7 @@ from threading import get_ident
 from dnnffi.device.interface import Array, Memory
 from dnnffi.execution.cache import keep_newest
 
-_MOST_STREAMS = 8
+_MAX_STREAMS = 8
 PER_THREAD_STREAM = 2
 """The address that stands for the default stream of each thread."""
 
@@ -42,8 +42,8 @@ class Workspaces:
         """Let later calls use a buffer of `take`, at the same address."""
         if stream != PER_THREAD_STREAM:
             self.buffers[device, stream, get_ident()] = buffer
-            if len(self.buffers) > _MOST_STREAMS:
-                keep_newest(self.buffers, _MOST_STREAMS)
+            if len(self.buffers) > _MAX_STREAMS:
+                keep_newest(self.buffers, _MAX_STREAMS)
 
     def clear(self) -> None:
         """Release all buffers."""

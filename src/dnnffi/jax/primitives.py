@@ -27,7 +27,7 @@ Arrays = Sequence[Any]
 
 
 @dataclass(frozen=True)
-class Way:
+class Implementation:
     """An implementation by handlers; ``platform`` is JAX's name of where it runs."""
 
     name: str
@@ -47,8 +47,8 @@ class Task(Hashable, Protocol):
     """Parameters of a primitive, with the names of its operands and results."""
 
     @property
-    def way(self) -> Any:
-        """The `Way`."""
+    def implementation(self) -> Any:
+        """The `Implementation`."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -299,11 +299,12 @@ def _check_finite(primitive: Primitive, results: Arrays, *, find_nan: bool, find
 
 def _lower(call: Call, context: Any, *operands: Any, task: Task) -> Any:
     platforms = context.module_context.platforms
-    if set(platforms) != {task.way.platform}:
+    implementation = task.implementation
+    if set(platforms) != {implementation.platform}:
         raise NotImplementedError(
-            f"implementation {task.way.name!r} runs on {task.way.platform}; this program is for "
-            f"{', '.join(platforms)}. Inside jax.jit, None chooses for JAX's default device: name "
-            f"an implementation that runs there"
+            f"implementation {implementation.name!r} runs on {implementation.platform}; this "
+            f"program is for {', '.join(platforms)}. Inside jax.jit, None chooses for JAX's "
+            f"default device: name an implementation that runs there"
         )
     function: Any = partial(call, task)
     where = context.module_context.axis_context

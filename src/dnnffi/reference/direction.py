@@ -18,7 +18,7 @@ from dnnffi.reference.cells import Cell, Saved
 from dnnffi.reference.layout import Layout
 from dnnffi.reference.threads import matmul_of
 
-MOST_ROWS = 256
+MAX_ROWS = 256
 """Rows of x that are multiplied at once.
 
 A BLAS is as fast with as many as with more, and their products stay in a cache: 512 KB in float32
@@ -149,7 +149,7 @@ def _input_products(
     b_hh is in gx where the cell ``sums``. The memory of gx is that of the gx before.
     """
     xp, batch = layout.xp, layout.batch
-    max_steps = min(max(1, MOST_ROWS // batch), len(order))
+    max_steps = min(max(1, MAX_ROWS // batch), len(order))
     bias = w.b_ih
     if bias is not None and cell.sums:
         bias = bias + w.b_hh

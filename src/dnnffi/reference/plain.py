@@ -17,7 +17,7 @@ import numpy as np
 
 from dnnffi.device.interface import NDArray
 from dnnffi.reference.cells import ElmanCell
-from dnnffi.reference.direction import MOST_ROWS, Weights
+from dnnffi.reference.direction import MAX_ROWS, Weights
 from dnnffi.reference.layout import Layout
 from dnnffi.reference.threads import dot_of, on_one_thread
 from dnnffi.spec.rnn import RNNSpec
@@ -34,7 +34,7 @@ class PlainInference:
         self._batch, self._num_rows = batch, steps * batch
         self._y_shape = steps, batch, hidden  # of one direction
         self._h_shape = spec.h_shape(batch)
-        max_steps = min(max(1, MOST_ROWS // batch), steps)
+        max_steps = min(max(1, MAX_ROWS // batch), steps)
         self._starts = range(0, steps, max_steps)
         """First steps of those whose inputs are multiplied at once."""
         self._macs_per_input = max_steps * batch * hidden

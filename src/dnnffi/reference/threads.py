@@ -39,7 +39,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from dnnffi.device.interface import NDArray
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.execution.locks import new_lock
 from dnnffi.operating_system import register_at_fork
 
@@ -127,7 +127,7 @@ class ThreadLimit:
             self._restored = 0
 
 
-_limits: Once[str, tuple[ThreadLimit, ...]] = Once()
+_limits: OnceCell[str, tuple[ThreadLimit, ...]] = OnceCell()
 
 
 def thread_limits() -> tuple[ThreadLimit, ...]:

@@ -78,25 +78,25 @@ class Arguments:
             "weights": weight_size,
         }
 
-    def forward(self, *arrays: Array | None, workspace: Array, least: int) -> ForwardAddresses:
+    def forward(self, *arrays: Array | None, workspace: Array, min_bytes: int) -> ForwardAddresses:
         """Addresses of x, y, h_0, h_n, c_0, c_n and weights.
 
-        The ``workspace`` has at least ``least`` bytes. The reserve space is the caller's to add.
+        The ``workspace`` has at least ``min_bytes`` bytes. The caller adds the reserve space.
         """
-        return ForwardAddresses(*self._checked(_FORWARD, arrays, workspace, least))
+        return ForwardAddresses(*self._checked(_FORWARD, arrays, workspace, min_bytes))
 
     def backward_data(
-        self, *arrays: Array | None, workspace: Array, least: int, reserve: Span
+        self, *arrays: Array | None, workspace: Array, min_bytes: int, reserve: Span
     ) -> BackwardDataAddresses:
         """Addresses of y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0 and dc_0, likewise."""
-        found = self._checked(_BACKWARD_DATA, arrays, workspace, least, reserve)
+        found = self._checked(_BACKWARD_DATA, arrays, workspace, min_bytes, reserve)
         return BackwardDataAddresses(*[*found, reserve.address])
 
     def backward_weights(
-        self, *arrays: Array | None, workspace: Array, least: int, reserve: Span
+        self, *arrays: Array | None, workspace: Array, min_bytes: int, reserve: Span
     ) -> BackwardWeightsAddresses:
         """Addresses of x, h_0, y and the gradient, likewise."""
-        found = self._checked(_BACKWARD_WEIGHTS, arrays, workspace, least, reserve)
+        found = self._checked(_BACKWARD_WEIGHTS, arrays, workspace, min_bytes, reserve)
         return BackwardWeightsAddresses(*[*found, reserve.address])
 
     def _checked(
@@ -104,7 +104,7 @@ class Arguments:
         operation: dict[str, _Field],
         arrays: tuple[AnyArray, ...],
         workspace: Array,
-        least: int,
+        min_bytes: int,
         *reserve: Span,
     ) -> list[int]:
         """Return the addresses of ``arrays`` and the workspace; outputs overlap nothing."""
@@ -123,8 +123,8 @@ class Arguments:
             addresses.append(address)
             span = Span(name, address, size * self._item if address else 0)
             (written if is_written else read).append(span)
-        at = self.buffer("workspace", workspace, least)
-        check_apart((*written, Span("workspace", at, least)), read)
+        at = self.buffer("workspace", workspace, min_bytes)
+        check_apart((*written, Span("workspace", at, min_bytes)), read)
         return [*addresses, at]
 
     def weights(self, weights: Array) -> int:
@@ -144,16 +144,16 @@ class Arguments:
             raise self._refusal(name, array, size)
         return array.data.ptr
 
-    def buffer(self, name: str, array: Array, least: int) -> int:
-        """Return the address of a buffer of at least ``least`` bytes, of any dtype."""
+    def buffer(self, name: str, array: Array, min_bytes: int) -> int:
+        """Return the address of a buffer of at least ``min_bytes`` bytes, of any dtype."""
         if (
             array.__class__ is not self._ndarray
-            or array.nbytes < least
+            or array.nbytes < min_bytes
             or not array._c_contiguous
             or array.data.ptr % BUFFER_ALIGNMENT
             or (self._several_devices and array.data.device_id != self._device)
         ):
-            raise self._buffer_refusal(name, array, least)
+            raise self._buffer_refusal(name, array, min_bytes)
         return array.data.ptr
 
     def _refusal(self, name: str, array: Array, size: int) -> Exception:
@@ -166,9 +166,9 @@ class Arguments:
                 )
         return self._placement_refusal(name, array, self._item)
 
-    def _buffer_refusal(self, name: str, array: Array, least: int) -> Exception:
-        if array.__class__ is self._ndarray and array.nbytes < least:
-            return ValueError(f"{name} must have at least {least} bytes; got {array.nbytes}")
+    def _buffer_refusal(self, name: str, array: Array, min_bytes: int) -> Exception:
+        if array.__class__ is self._ndarray and array.nbytes < min_bytes:
+            return ValueError(f"{name} must have at least {min_bytes} bytes; got {array.nbytes}")
         return self._placement_refusal(name, array, BUFFER_ALIGNMENT)
 
     def _placement_refusal(self, name: str, array: Array, alignment: int) -> Exception:

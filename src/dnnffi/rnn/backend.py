@@ -20,7 +20,7 @@ from dnnffi.device.external import device_array
 from dnnffi.device.interface import AnyArray, NDArray
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
-from dnnffi.execution.cache import Living, Once, PlanCache
+from dnnffi.execution.cache import OnceCell, PlanCache, WeakRegistry
 from dnnffi.rnn.buffer_plan import BufferPlan
 from dnnffi.rnn.call_settings import CallSettings
 from dnnffi.rnn.candidates import CandidateSet
@@ -38,7 +38,7 @@ from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import weight_layout
 from dnnffi.weights import RNNWeights
 
-MOST_PLANS = 512
+MAX_PLANS = 512
 """Plans, and networks, kept by each backend. A plan may hold graphs and arrays for copies."""
 
 
@@ -65,11 +65,11 @@ class RNNBackend:
     def __init__(self, entry: Backend) -> None:
         self.name = entry.name
         self.layout: LayoutName = entry.layout
-        self.plans: PlanCache[Any] = PlanCache(MOST_PLANS)
+        self.plans: PlanCache[Any] = PlanCache(MAX_PLANS)
         self.generation = 0
         """Number of times that plans were forgotten: older networks are checked again."""
-        self._asked: PlanCache[CallSettings] = PlanCache(MOST_PLANS)
-        self._default_states: Once[str, DropoutState] = Once()
+        self._asked: PlanCache[CallSettings] = PlanCache(MAX_PLANS)
+        self._default_states: OnceCell[str, DropoutState] = OnceCell()
 
     def asked(self, *values: Any) -> CallSettings:
         """Return the one `CallSettings` of these values."""
@@ -181,8 +181,8 @@ class DeviceRNNBackend(RNNBackend):
         self.tuner: RNNTuner | None = None
         if entry.tunes:
             self.tuner = RNNTuner(self.candidates, memory, resources.launch)
-        self.networks: PlanCache[Network] = PlanCache(MOST_PLANS)
-        self._operations: Living[Operations] = Living()
+        self.networks: PlanCache[Network] = PlanCache(MAX_PLANS)
+        self._operations: WeakRegistry[Operations] = WeakRegistry()
 
     def clear(self) -> None:
         super().clear()

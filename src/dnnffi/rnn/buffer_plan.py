@@ -13,7 +13,7 @@ from dnnffi.backends.rnn_interface import (
 from dnnffi.device.interface import Array, Stream
 from dnnffi.device.spans import Span, check_apart, span_of, spans_of
 from dnnffi.errors import ContextError, UnsupportedError
-from dnnffi.execution.cache import Living
+from dnnffi.execution.cache import WeakRegistry
 from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.executor_plan import ExecutorPlan
@@ -52,7 +52,7 @@ class BufferPlan:
         self._training = plan.problem.training
         self._reserve: Array | None = None
         self._filled: _Filled | None = None
-        self._captured: Living[Any] = Living()
+        self._captured: WeakRegistry[Any] = WeakRegistry()
         self._forward: Remembered[ForwardAddresses] = Remembered()
         self._data: Remembered[BackwardDataAddresses] = Remembered()
         self._weights: Remembered[BackwardWeightsAddresses] = Remembered()
@@ -102,7 +102,7 @@ class BufferPlan:
                 at = plan.arguments.forward(
                     *given,
                     workspace=workspace,
-                    least=route.main.least_workspace_bytes,
+                    min_bytes=route.main.least_workspace_bytes,
                 )
                 if reserve is not None:
                     at = at._replace(reserve=reserve.data.ptr)
@@ -194,7 +194,7 @@ class BufferPlan:
             at = self.plan.arguments.backward_data(
                 *given,
                 workspace=workspace,
-                least=executor.least_workspace_bytes,
+                min_bytes=executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
             if filled.resets is not None:
@@ -222,7 +222,9 @@ class BufferPlan:
             at = self.plan.arguments.backward_weights(
                 *given,
                 workspace=workspace,
-                least=executor.workspace_bytes if accumulate else executor.least_workspace_bytes,
+                min_bytes=executor.workspace_bytes
+                if accumulate
+                else executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
             check_apart([span_of("out_weights", out)], spans_of(_BESIDE, beside))

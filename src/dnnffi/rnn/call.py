@@ -15,12 +15,12 @@ from dnnffi.weights import RNNWeights
 
 
 class CallArrays(NamedTuple):
-    """The arrays of one call, the backend, and which arrays the plan ``takes`` as they are."""
+    """The arrays of one call, the backend, and which arrays the plan ``accepts`` as they are."""
 
     backend: RNNBackend
     spec: RNNSpec
     device: int
-    takes: Callable[[Any, tuple[int, ...]], bool]
+    accepts: Callable[[Any, tuple[int, ...]], bool]
     x: AnyArray
     h_0: AnyArray | None
     c_0: AnyArray | None
@@ -30,7 +30,7 @@ class CallArrays(NamedTuple):
 
     def array(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray:
         """``value`` as a contiguous array of ``shape`` and the spec's dtype on the same device."""
-        if self.takes(value, shape):
+        if self.accepts(value, shape):
             return value
         array = as_array(name, value)
         self.check_device(name, array)
@@ -45,7 +45,7 @@ class CallArrays(NamedTuple):
 
     def optional(self, name: str, value: object, shape: tuple[int, ...]) -> AnyArray | None:
         """As `array`; None stays None."""
-        if value is None or self.takes(value, shape):
+        if value is None or self.accepts(value, shape):
             return value
         return self.array(name, value, shape)
 

@@ -187,7 +187,7 @@ def _run_known(
         h_0, c_0 = hx
         if h_0 is None or c_0 is None:
             return None
-    if not plan.accepts(x, h_0, c_0):
+    if not plan.accepts_all(x, h_0, c_0):
         return None
     done: tuple[Any, ...]
     resets = lengths = None
@@ -204,7 +204,7 @@ def _run_known(
         return done
     *results, saved = done
     given = x, h_0, c_0, weights, resets
-    arrays = CallArrays(backend, weights.spec, plan.device, plan.takes, *given)
+    arrays = CallArrays(backend, weights.spec, plan.device, plan.accepts, *given)
     read = unchanged.NOTHING
     if known.ndarray is DeviceArray:  # as which tensors are read; PyTorch counts writes to them
         read = unchanged.Read.of_used(arrays, native, results[0])
@@ -261,8 +261,8 @@ def _run_checked(
     if plan is None:
         problem = problem_of(x, lengths, batch_sizes, asked)
         plan = found.plans.get(key, lambda: found.prepare(problem, device, generator))
-    arrays = CallArrays(found, spec, device, plan.takes, x, h_0, c_0, weights)
-    if not (weights.__class__ is RNNWeights and plan.takes(x, plan.x_shape)):
+    arrays = CallArrays(found, spec, device, plan.accepts, x, h_0, c_0, weights)
+    if not (weights.__class__ is RNNWeights and plan.accepts(x, plan.x_shape)):
         x = arrays.array("x", x, plan.x_shape)
         if isinstance(weights, list):
             arrays.check_weights()

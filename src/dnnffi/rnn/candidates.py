@@ -11,7 +11,7 @@ from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 
-_PROMISING = 4
+_LIKELY = 4
 """Number of candidates of other sources that are measured before the vendor's other ones."""
 
 _FAR_BEHIND = 2.0
@@ -125,7 +125,7 @@ class CandidateSet:
         if first is self._vendor:
             others = [one for one in self._sources.values() if one is not first]
             more = [name for source in others for name in _named(source, problem)]
-            found = [*found[:1], *more[:_PROMISING], *found[1:], *more[_PROMISING:]]
+            found = [*found[:1], *more[:_LIKELY], *found[1:], *more[_LIKELY:]]
         return tuple(found)
 
     def prepare(
@@ -152,7 +152,7 @@ class CandidateSet:
         """Whether a candidate is one of the vendor's."""
         return _source(candidate) == self._vendor.name
 
-    def is_behind(self, candidate: str, times: Mapping[str, float]) -> bool:
+    def is_dominated(self, candidate: str, times: Mapping[str, float]) -> bool:
         """Whether a candidate is to be measured after all others.
 
         The vendor's are, if the vendor's best time is more than `_FAR_BEHIND` times the best of

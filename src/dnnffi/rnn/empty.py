@@ -49,14 +49,14 @@ class EmptyRNNPlan:
         self._device = device
         self._layout = layout
 
-    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+    def accepts(self, array: object, shape: tuple[int, ...]) -> bool:
         """Return False: each array has to be checked."""
         return False
 
-    fits = takes
+    is_compatible = accepts
 
-    def accepts(self, x: object, h_0: object, c_0: object) -> bool:
-        """Return False, see `takes`."""
+    def accepts_all(self, x: object, h_0: object, c_0: object) -> bool:
+        """Return False, see `accepts`."""
         return False
 
     def forward(

@@ -153,7 +153,7 @@ class RNNExecutor:
         if at is None:
             arrays = (x, y, h_0, h_n, c_0, c_n, weights)
             at = self._arguments.forward(
-                *arrays, workspace=workspace, least=self.least_workspace_bytes
+                *arrays, workspace=workspace, min_bytes=self.least_workspace_bytes
             )
             self._seen.add(identities, (*arrays, workspace), at)
         if self._current_device() != self.device:
@@ -204,7 +204,7 @@ class RNNExecutor:
         at = self._arguments.backward_data(
             *(y, h_0, c_0, weights, dy, dh_n, dc_n, dx, dh_0, dc_0),
             workspace=workspace,
-            least=self.least_workspace_bytes,
+            min_bytes=self.least_workspace_bytes,
             reserve=self._reserve(context),
         )
         launch = self._launch()
@@ -233,9 +233,9 @@ class RNNExecutor:
         """
         check_owner(context, self).check(Phase.DATA)
         accumulate = check_flag("accumulate", accumulate)
-        least = self.workspace_bytes if accumulate else self.least_workspace_bytes
+        needed = self.workspace_bytes if accumulate else self.least_workspace_bytes
         at = self._arguments.backward_weights(
-            x, h_0, y, out, workspace=workspace, least=least, reserve=self._reserve(context)
+            x, h_0, y, out, workspace=workspace, min_bytes=needed, reserve=self._reserve(context)
         )
         launch = self._launch()
         context.take(Phase.DATA)

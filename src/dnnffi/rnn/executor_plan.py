@@ -23,7 +23,7 @@ from dnnffi.rnn.network import Network
 from dnnffi.rnn.operations import Operations, run_backward, run_forward
 from dnnffi.rnn.resets import FLAG_DTYPES, Resets
 from dnnffi.rnn.route import Route, RouteFinder
-from dnnffi.rnn.tuning import RouteChoice
+from dnnffi.rnn.route_choice import RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
 # By the class of tuples itself: a named tuple's own constructor is a function of Python.
@@ -125,7 +125,7 @@ class ExecutorPlan:
 
     # Arrays
 
-    def fits(self, array: Array, shape: tuple[int, ...]) -> bool:
+    def is_compatible(self, array: Array, shape: tuple[int, ...]) -> bool:
         """Whether an array is contiguous, of this shape, and of the plan's dtype and device."""
         parts = self.parts
         return (
@@ -136,14 +136,14 @@ class ExecutorPlan:
             and (parts.is_only_device or array.data.device_id == self.device)
         )
 
-    def takes(self, array: Array, shape: tuple[int, ...]) -> bool:
+    def accepts(self, array: Array, shape: tuple[int, ...]) -> bool:
         """Whether a call can use an array as it is: one that fits, aligned to its elements."""
-        return self.fits(array, shape) and not array.data.ptr % self.parts.item_bytes
+        return self.is_compatible(array, shape) and not array.data.ptr % self.parts.item_bytes
 
-    def accepts(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
+    def accepts_all(self, x: Array | None, h_0: Array | None, c_0: Array | None) -> bool:
         """Whether a call can use its arrays as they are; a state may be None.
 
-        The same as `takes` for each array, without the time of the calls.
+        The same as `accepts` for each array, without the time of the calls.
         """
         parts = self.parts
         for array, shape in ((x, self.x_shape), (h_0, self.h_shape), (c_0, self.c_shape)):
@@ -179,7 +179,7 @@ class ExecutorPlan:
     def _takes_integers(
         self, array: Any, shape: tuple[int, ...], dtypes: Collection[np.dtype[Any]]
     ) -> bool:
-        """Whether a call can use an array as it is, of one of the dtypes; see `takes`."""
+        """Whether a call can use an array as it is, of one of the dtypes; see `accepts`."""
         parts = self.parts
         return (
             array.__class__ is parts.ndarray
@@ -207,7 +207,7 @@ class ExecutorPlan:
             if state is None:
                 if state is h or self.has_cell:
                     return None
-            elif rows not in (1, shape[1]) or not self.takes(state, of_rows):
+            elif rows not in (1, shape[1]) or not self.accepts(state, of_rows):
                 return None
         return Resets(flags, h, c)
 
@@ -247,7 +247,7 @@ class ExecutorPlan:
         resets: Resets | None = None,
         lengths: Array | None = None,
     ) -> tuple[Array, Array, Array | None, SavedForward | None]:
-        """Return (y, h_n, c_n, the state for `backward` or None) for arrays that it `takes`.
+        """Return (y, h_n, c_n, the state for `backward` or None) for arrays that it `accepts`.
 
         ``lengths`` are those of a problem that has them in device memory. Weights that are given
         without their address are checked here.
@@ -258,7 +258,7 @@ class ExecutorPlan:
                 return self.forward(x, h_0, c_0, weights, weights_at, resets, lengths)
         route = self.next_route()
         if weights_at is None:
-            if weights.size == self._weight_size and self.takes(weights, weights.shape):
+            if weights.size == self._weight_size and self.accepts(weights, weights.shape):
                 weights_at = weights.data.ptr
             else:
                 weights_at = self.arguments.weights(weights)  # raises with the reason

@@ -19,14 +19,15 @@ from dnnffi.backends.resources import Resources
 from dnnffi.backends.rnn_interface import AddressExecutor, PreparedNetwork
 from dnnffi.backends.vendor.handle import launch_on
 from dnnffi.device.interface import Array, Launch, Stream
-from dnnffi.execution.cache import Living, PlanCache
+from dnnffi.execution.cache import PlanCache, WeakRegistry
 from dnnffi.execution.fork import guard
-from dnnffi.execution.locks import Turn
+from dnnffi.execution.locks import TryLock
 from dnnffi.execution.measure import FAILURES
 from dnnffi.log import logger
 from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.route_choice import RouteChoice
 from dnnffi.rnn.tuner import RNNTuner
-from dnnffi.rnn.tuning import BUDGET, RouteChoice
+from dnnffi.rnn.tuning import BUDGET
 from dnnffi.spec.problem import PACKED, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.rnn_size_class import RNNSizeClass, RowKind, size_class
@@ -136,7 +137,7 @@ class PlanParts:
     """
 
     def __init__(
-        self, spec: RNNSpec, device: int, resources: Resources, operations: Living[Any]
+        self, spec: RNNSpec, device: int, resources: Resources, operations: WeakRegistry[Any]
     ) -> None:
         self.spec, self.device = spec, device
         self.has_cell, self.y_width = spec.has_cell, spec.output_size * spec.num_directions
@@ -188,7 +189,7 @@ class Network:
         self.parts = parts
         self.memory = parts.memory
         self.tuner = tuner
-        self._turn = Turn()
+        self._try_lock = TryLock()
         self._classes: PlanCache[RNNClassState] = PlanCache(MAX_CLASSES)
         self._calls_left = CALLS_BEFORE_TUNING  # before the first measurement
         self.version = 0
@@ -238,7 +239,7 @@ class Network:
 
         ``in_full``: all candidates, whatever was measured for other classes.
         """
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             if self.tuner is None or not mine or self.tuner.is_capturing():
                 return False
             # What fails is not tried in every call.

@@ -12,7 +12,7 @@ from dnnffi.backends.rnn_interface import (
     ForwardAddresses,
 )
 from dnnffi.device.interface import Launch, Stream
-from dnnffi.execution.locks import Turn
+from dnnffi.execution.locks import TryLock
 from dnnffi.execution.measure import FAILURES
 from dnnffi.execution.replay import CapturedOperation
 from dnnffi.execution.workspaces import PER_THREAD_STREAM
@@ -53,7 +53,7 @@ class Operations:
         self.forward_graphs = self._forward.graphs
         """The graphs of forward passes, which the path of a call looks into."""
         self._staging: tuple[Staging, int] | None = None
-        self._staging_turn = Turn()
+        self._staging_lock = TryLock()
 
     def forward(
         self,
@@ -96,7 +96,7 @@ class Operations:
         overwrite what it still reads, and to one call at a time: a call of another thread, or of a
         signal handler during this one, runs without them.
         """
-        with self._staging_turn.take() as mine:
+        with self._staging_lock.take() as mine:
             if not mine:
                 return False
             known = self._staging

@@ -20,11 +20,11 @@ class PackedPlan:
         # Limits that all adapters share are reported before an adapter is selected.
         entry.check_network(problem, _Nobody(entry.title))
 
-    def takes(self, array: object, shape: tuple[int, ...]) -> bool:
+    def accepts(self, array: object, shape: tuple[int, ...]) -> bool:
         """Return False: each array is checked."""
         return False
 
-    fits = takes
+    is_compatible = accepts
 
     def forward(
         self,

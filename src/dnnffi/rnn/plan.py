@@ -151,8 +151,8 @@ class RNNPlan:
         buffers = backend.buffer_plan(problem, device, generator)
         self._backend, self._device = backend, device
         # Only its checks are used, which need none of the arrays.
-        takes = buffers.plan.fits
-        self._call = CallArrays(backend, self._spec, device, takes, None, None, None, [])
+        accepts = buffers.plan.is_compatible
+        self._call = CallArrays(backend, self._spec, device, accepts, None, None, None, [])
         self._buffers = buffers
         if self._is_to_measure:
             buffers.autotune()
@@ -443,7 +443,7 @@ class RNNPlan:
             raise ValueError(f"weights are those of {weights.spec}; the plan is for {spec}")
         native = self._backend.native(weights._computable(), spec)
         plan, call = self._buffers.plan, self._call
-        if not plan.fits(x, plan.x_shape):
+        if not plan.is_compatible(x, plan.x_shape):
             x = call.array("x", x, plan.x_shape)
         h_0 = call.optional("h_0", h_0, plan.h_shape)
         c_0 = call.optional("c_0", c_0, plan.c_shape)

@@ -102,22 +102,22 @@ class ReferenceRNNPlan:
         """Return a plan for the same problem with these lengths."""
         return ReferenceRNNPlan(self.problem._replace(lengths=lengths), self._generator)
 
-    def takes(self, array: Any, shape: tuple[int, ...]) -> bool:
+    def accepts(self, array: Any, shape: tuple[int, ...]) -> bool:
         """Whether an array is one of NumPy that is used as it is; others are looked at closely."""
         if array.__class__ is not np.ndarray or array.shape != shape:
             return False
         flags = array.flags
         return flags.c_contiguous and flags.aligned and array.dtype == self._dtype
 
-    fits = takes
+    is_compatible = accepts
 
-    def accepts(self, x: Any, h_0: Any, c_0: Any) -> bool:
+    def accepts_all(self, x: Any, h_0: Any, c_0: Any) -> bool:
         """Whether `forward_known` takes these arrays; states may be None."""
-        takes = self.takes
+        accepts = self.accepts
         return (
-            takes(x, self.x_shape)
-            and (h_0 is None or takes(h_0, self.h_shape))
-            and (c_0 is None or takes(c_0, self.c_shape))
+            accepts(x, self.x_shape)
+            and (h_0 is None or accepts(h_0, self.h_shape))
+            and (c_0 is None or accepts(c_0, self.c_shape))
         )
 
     def forward(
@@ -151,7 +151,7 @@ class ReferenceRNNPlan:
     def forward_known(
         self, x: AnyArray, h_0: AnyArray | None, c_0: AnyArray | None, weights: list[Weights]
     ) -> tuple[AnyArray, AnyArray, AnyArray | None, Context | None]:
-        """Do the same as `forward` on arrays that `accepts` accepts, with grouped NumPy weights."""
+        """Do the same as `forward` on arrays of `accepts_all`, with grouped NumPy weights."""
         if self._infer is not None:
             y, h_n = self._infer(x, h_0, weights)
             return y, h_n, None, None

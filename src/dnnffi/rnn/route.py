@@ -10,7 +10,7 @@ from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.execution.measure import FAILURES
 from dnnffi.log import logger
 from dnnffi.rnn.network import Choice, Network
-from dnnffi.rnn.tuning import RouteChoice
+from dnnffi.rnn.route_choice import RouteChoice
 from dnnffi.spec.problem import RNNProblem
 
 CAPTURE_MS = 1.0

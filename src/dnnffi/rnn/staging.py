@@ -14,7 +14,7 @@ from dnnffi.device.interface import Array, Graph, MemoryWithGraphs, Stream
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
-MOST_STAGED_BYTES = 64 * 2**20
+MAX_STAGED_BYTES = 64 * 2**20
 """Device memory that a plan may hold for this; problems that need more are not staged."""
 
 
@@ -42,7 +42,7 @@ def staged_bytes(problem: RNNProblem) -> int:
 
 def can_be_staged(problem: RNNProblem) -> bool:
     """Whether a graph may run a problem on copies of its arrays."""
-    return not problem.training and staged_bytes(problem) <= MOST_STAGED_BYTES
+    return not problem.training and staged_bytes(problem) <= MAX_STAGED_BYTES
 
 
 class Staging:

@@ -18,7 +18,7 @@ from dnnffi.execution.embedding import (
     unwrap,
     wrapped,
 )
-from dnnffi.execution.locks import Turn
+from dnnffi.execution.locks import TryLock
 from dnnffi.rnn.backend import DeviceRNNBackend, PackedRNNBackend, rnn_backends
 from dnnffi.rnn.call import pair
 from dnnffi.rnn.packed import PackedRNN
@@ -28,7 +28,7 @@ from dnnffi.spec.names import BackendName, Integers
 from dnnffi.spec.options import RNNOptionsDict, rnn_options
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.sequences import MOST_ENTRIES, as_integers
+from dnnffi.spec.sequences import MAX_ENTRIES, as_integers
 from dnnffi.weights import RNNWeights
 
 MAX_PLANS = 64
@@ -105,7 +105,7 @@ class RNNStream(Generic[ArrayT]):
                 f"got those of {spec}: run whole sequences, with dnnffi.{spec.mode}"
             )
         self._spec = spec
-        self._batch = check_range("batch", batch, 1, MOST_ENTRIES)
+        self._batch = check_range("batch", batch, 1, MAX_ENTRIES)
         self._batch_first = check_flag("batch_first", batch_first)
         self._device = None if device is None else check_integer("device", device)
         self._embedding: Embedding | None = None
@@ -119,7 +119,7 @@ class RNNStream(Generic[ArrayT]):
                 f"options['validate'] works in functions only; call dnnffi.{spec.mode} with it"
             )
         self._kind = HOST
-        self._turn = Turn()
+        self._try_lock = TryLock()
         self._sizes: PlanCache[_Sizes] = PlanCache(MAX_PLANS)
         self._rows: Rows = None
         """The rows of the last call that named some, which were checked."""
@@ -215,7 +215,7 @@ class RNNStream(Generic[ArrayT]):
         >>> y.shape, stream.state[0].any(axis=2)[0].nonzero()[0].tolist()
         ((2, 4), [2, 5])
         """
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             states = self._open(mine)
             if self._embedding is None:
                 return self._run(states, x, rows, out)
@@ -301,7 +301,7 @@ class RNNStream(Generic[ArrayT]):
         >>> stream.state[0, :, 0].tolist()
         [1.0, 0.0, 1.0]
         """
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             states = self._open(mine)
             if self._embedding is None:
                 self._reset(states, rows, state)
@@ -325,7 +325,7 @@ class RNNStream(Generic[ArrayT]):
     @property
     def state(self) -> Any:
         """A copy of the state: h [L, B, O], of an LSTM (h, c [L, B, H])."""
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             states = self._open(mine)
             if self._embedding is None:
                 found = states.read()
@@ -369,7 +369,7 @@ class RNNStream(Generic[ArrayT]):
         Their memory may be used by what the current stream does next: work of earlier calls on
         other streams has to be ordered before it.
         """
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             self._check_alone(mine)
             self._states = None
             self._sizes.clear()

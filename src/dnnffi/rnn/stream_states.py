@@ -135,7 +135,7 @@ class DeviceStates:
         plan = self.plan(RNNProblem.dense(spec, steps=1, batch=batch, options=options))
         self._weights_at = plan.arguments.weights(self._weights)
         self._arguments = plan.arguments
-        self._call = CallArrays(backend, spec, device, plan.takes, None, None, None, [])
+        self._call = CallArrays(backend, spec, device, plan.accepts, None, None, None, [])
         self._checked: Remembered[_Checked] = Remembered()
         """The arrays x and ``out`` of earlier calls."""
         self._rows: Rows = None
@@ -168,7 +168,7 @@ class DeviceStates:
         identities = id(x), id(out)
         known = self._checked.find(identities)
         if known is None or known.y_shape != y_shape:
-            taken = x if plan.takes(x, x.shape) else self._call.array("x", x, x.shape)
+            taken = x if plan.accepts(x, x.shape) else self._call.array("x", x, x.shape)
             if out is None:
                 y = parts.empty(y_shape, parts.dtype)
                 known = _Checked(taken.data.ptr, y.data.ptr, y_shape)

@@ -13,16 +13,10 @@ from dnnffi.execution.store import checked_time
 from dnnffi.execution.stored_results import StoredResults
 from dnnffi.log import log_measurement
 from dnnffi.rnn.candidates import CandidateSet
+from dnnffi.rnn.route_choice import RouteChoice, Times, choose
 from dnnffi.rnn.staging import can_be_staged
-from dnnffi.rnn.tuning import (
-    BUDGET,
-    LaunchOn,
-    RouteChoice,
-    Times,
-    check,
-    choose,
-    tune,
-)
+from dnnffi.rnn.trial import LaunchOn
+from dnnffi.rnn.tuning import BUDGET, check, tune
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.rnn_size_class import size_class
 

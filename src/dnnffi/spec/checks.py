@@ -39,11 +39,11 @@ def check_integer(name: str, value: Any) -> int:
     return number
 
 
-def check_range(name: str, value: Any, least: int, most: int = INT32_MAX) -> int:
-    """``value`` as an int from ``least`` to ``most``; errors name the argument."""
+def check_range(name: str, value: Any, minimum: int, maximum: int = INT32_MAX) -> int:
+    """``value`` as an int from ``minimum`` to ``maximum``; errors name the argument."""
     number = check_integer(name, value)
-    if not least <= number <= most:
-        raise ValueError(f"{name} must be from {least} to {most}; got {shown(number)}")
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{name} must be from {minimum} to {maximum}; got {shown(number)}")
     return number
 
 

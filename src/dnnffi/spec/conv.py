@@ -363,7 +363,7 @@ class ConvSpec:
                 )
 
 
-def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int, ...]:
+def per_dimension(name: str, value: object, rank: int, minimum: int) -> tuple[int, ...]:
     """``value``, one integer or one a spatial dimension, as a tuple; errors name the argument."""
     if _is_sequence(value):
         if len(value) != rank:
@@ -371,8 +371,8 @@ def per_dimension(name: str, value: object, rank: int, least: int) -> tuple[int,
                 f"{name} must be one integer, or {rank} for as many spatial dimensions; "
                 f"got {len(value)}"
             )
-        return tuple(check_range(f"{name}[{i}]", one, least) for i, one in enumerate(value))
-    return (check_range(name, value, least),) * rank
+        return tuple(check_range(f"{name}[{i}]", one, minimum) for i, one in enumerate(value))
+    return (check_range(name, value, minimum),) * rank
 
 
 def check_padding(value: object, rank: int) -> Sides | Literal["same"]:

@@ -9,7 +9,7 @@ from dnnffi.spec.names import Integers
 from dnnffi.spec.options import DEFAULTS, RNNOptions, RNNOptionsDict, rnn_options
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import (
-    MOST_ENTRIES,
+    MAX_ENTRIES,
     as_integers,
     batch_sizes_to_lengths,
     check_batch_sizes,
@@ -92,7 +92,7 @@ class RNNProblem(NamedTuple):
         options: RNNOptions,
     ) -> Self:
         """As `dense`, of arguments whose types were checked."""
-        if not 1 <= steps <= MOST_ENTRIES or not 0 <= batch <= MOST_ENTRIES:
+        if not 1 <= steps <= MAX_ENTRIES or not 0 <= batch <= MAX_ENTRIES:
             raise _wrong_size(steps, batch)
         if lengths is not None and shortest_length(lengths, steps, batch) == steps:
             lengths = None
@@ -204,9 +204,9 @@ def _wrong_size(steps: int, batch: int) -> ValueError:
     if batch < 0:
         return ValueError(f"x must have 0 or more rows in its batch; got B = {shown(batch)}")
     letter, what, count = "T", "time steps", steps
-    if steps <= MOST_ENTRIES:
+    if steps <= MAX_ENTRIES:
         letter, what, count = "B", "rows in its batch", batch
-    return ValueError(f"x must have at most {MOST_ENTRIES} {what}; got {letter} = {shown(count)}")
+    return ValueError(f"x must have at most {MAX_ENTRIES} {what}; got {letter} = {shown(count)}")
 
 
 def check_dropout(dropout: object) -> float:

@@ -22,7 +22,7 @@ GATES: dict[Mode, tuple[str, ...]] = {
 }
 
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 """Far beyond any network; a layout has up to 17 entries for each layer and direction."""
 
 
@@ -124,7 +124,7 @@ class RNNSpec(_Keyed):
             "mode": check_choice("mode", mode, GATES),
             "input_size": check_range("input_size", input_size, 1),
             "hidden_size": check_range("hidden_size", hidden_size, 1),
-            "num_layers": check_range("num_layers", num_layers, 1, MOST_LAYERS),
+            "num_layers": check_range("num_layers", num_layers, 1, MAX_LAYERS),
             "proj_size": check_range("proj_size", proj_size, 0),
             "bidirectional": check_flag("bidirectional", bidirectional),
             "bias": check_flag("bias", bias),
@@ -251,7 +251,7 @@ class RNNSpec(_Keyed):
         """
         directions = 2 if check_flag("bidirectional", bidirectional) else 1
         mode = check_choice("mode", mode, GATES)
-        num_layers = check_range("num_layers", num_layers, 1, MOST_LAYERS)
+        num_layers = check_range("num_layers", num_layers, 1, MAX_LAYERS)
         dtype = check_dtype(dtype)
         try:
             return cls._of_shapes(mode, shapes, num_layers, directions, dtype)

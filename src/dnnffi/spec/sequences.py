@@ -8,7 +8,7 @@ from itertools import pairwise
 from dnnffi.spec.checks import is_ordered, is_peculiar, shown
 from dnnffi.spec.names import Integers
 
-MOST_ENTRIES = 2**24
+MAX_ENTRIES = 2**24
 """Steps, and rows of a batch, that a problem may have: lists have an entry for each of them."""
 
 
@@ -24,18 +24,18 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
     16,777,216 entries.
     """
     if (type(values) is tuple or type(values) is list) and set(map(type, values)) <= _INTEGER:
-        if len(values) > MOST_ENTRIES:
-            raise ValueError(f"{name} must have at most {MOST_ENTRIES} entries")
+        if len(values) > MAX_ENTRIES:
+            raise ValueError(f"{name} must have at most {MAX_ENTRIES} entries")
         return tuple(values)
     # NumPy's arrays without dimensions have __iter__ too.
     if not is_ordered(values) or getattr(values, "shape", None) == () or is_peculiar(type(values)):
         raise TypeError(f"{name} must be a sequence of integers; got {type(values).__name__}")
-    too_many = ValueError(f"{name} must have at most {MOST_ENTRIES} entries")
-    if isinstance(values, Sized) and len(values) > MOST_ENTRIES:
+    too_many = ValueError(f"{name} must have at most {MAX_ENTRIES} entries")
+    if isinstance(values, Sized) and len(values) > MAX_ENTRIES:
         raise too_many
     result: list[int] = []
     for index, value in enumerate(values):
-        if index == MOST_ENTRIES:
+        if index == MAX_ENTRIES:
             raise too_many
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{name}[{index}] must be an integer; got {type(value).__name__}")
@@ -55,7 +55,7 @@ def check_lengths(lengths: object, steps: int, batch: int, *, shortest: int = 0)
     return checked
 
 
-def shortest_length(lengths: tuple[int, ...], steps: int, batch: int, least: int = 0) -> int:
+def shortest_length(lengths: tuple[int, ...], steps: int, batch: int, minimum: int = 0) -> int:
     """Return the length of the shortest row, T of an empty batch. Raises as `check_lengths`."""
     if len(lengths) != batch:
         raise ValueError(
@@ -65,10 +65,10 @@ def shortest_length(lengths: tuple[int, ...], steps: int, batch: int, least: int
     if not lengths:
         return steps
     shortest = min(lengths)
-    if shortest < least or max(lengths) > steps:
-        row = next(row for row, length in enumerate(lengths) if not least <= length <= steps)
+    if shortest < minimum or max(lengths) > steps:
+        row = next(row for row, length in enumerate(lengths) if not minimum <= length <= steps)
         raise ValueError(
-            f"lengths[{row}] must be from {least} to {steps} (T); got {shown(lengths[row])}"
+            f"lengths[{row}] must be from {minimum} to {steps} (T); got {shown(lengths[row])}"
         )
     return shortest
 
@@ -91,8 +91,8 @@ def check_batch_sizes(batch_sizes: object, total: int | None = None) -> tuple[in
         raise ValueError(
             f"batch_sizes must be 1 or more, or all of them 0; got {shown(checked[-1])}"
         )
-    if checked[0] > MOST_ENTRIES:
-        raise ValueError(f"batch_sizes must be at most {MOST_ENTRIES}; got {shown(checked[0])}")
+    if checked[0] > MAX_ENTRIES:
+        raise ValueError(f"batch_sizes must be at most {MAX_ENTRIES}; got {shown(checked[0])}")
     if total is not None and sum(checked) != total:
         raise ValueError(
             f"batch_sizes must sum to the first dimension of x ({total}); they sum to "
@@ -113,9 +113,9 @@ def lengths_to_batch_sizes(lengths: Integers) -> tuple[int, ...]:
     """
     checked = as_integers("lengths", lengths)
     least, most = min(checked, default=0), max(checked, default=0)
-    if least < 1 or most > MOST_ENTRIES:
+    if least < 1 or most > MAX_ENTRIES:
         raise ValueError(
-            f"lengths must be one or more integers from 1 to {MOST_ENTRIES}; they go from "
+            f"lengths must be one or more integers from 1 to {MAX_ENTRIES}; they go from "
             f"{shown(least)} to {shown(most)}"
         )
     # ends[t]: rows whose last step is t

@@ -57,8 +57,8 @@ def conv_specs(
     dtypes = names_among("dtypes", dtypes, DTYPES)
     rank = draw(st.sampled_from(list(ranks)))
 
-    def each(least: int, most: int) -> tuple[int, ...]:
-        return tuple(draw(st.integers(least, most)) for _ in range(rank))
+    def each(minimum: int, maximum: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(minimum, maximum)) for _ in range(rank))
 
     is_transposed = draw(either(transposed))
     if depthwise is False and max_channels == 1:  # more groups would make it depthwise
@@ -68,8 +68,8 @@ def conv_specs(
     if depthwise:
         few = 1
     else:
-        least = 2 if depthwise is False and groups > 1 else 1
-        few = draw(st.integers(least, max_channels))
+        minimum = 2 if depthwise is False and groups > 1 else 1
+        few = draw(st.integers(minimum, max_channels))
     stride, dilation = each(1, max_stride), each(1, max_dilation)
     return ConvSpec(
         in_channels=groups * (many if is_transposed else few),
@@ -90,16 +90,16 @@ def conv_specs(
 
 @st.composite
 def _paddings(
-    draw: st.DrawFn, rank: int, most: int, asymmetric: bool | None
+    draw: st.DrawFn, rank: int, maximum: int, asymmetric: bool | None
 ) -> tuple[int | tuple[int, int], ...]:
     """Return padding of each dimension, an integer or a pair."""
-    side = st.integers(0, most)
+    side = st.integers(0, maximum)
     if not draw(either(asymmetric)):
         return tuple(draw(side) for _ in range(rank))
     pairs = [draw(st.tuples(side, side)) for _ in range(rank)]
     if asymmetric and all(before == after for before, after in pairs):
         before, _ = pairs[0]
-        pairs[0] = before, before + 1 if before < most else before - 1
+        pairs[0] = before, before + 1 if before < maximum else before - 1
     return tuple(pairs)
 
 
@@ -146,7 +146,7 @@ def conv_problems(
     check_strategy("convolutions", convolutions, ConvSpec, "st.just(spec)")
     spec = draw(conv_specs() if convolutions is None else convolutions)
     operation = draw(st.sampled_from(operations))
-    sizes = [draw(st.integers(least, least + max_extra)) for least in _smallest(spec)]
+    sizes = [draw(st.integers(minimum, minimum + max_extra)) for minimum in _smallest(spec)]
     more: dict[str, Any] = {}
     if operation == FORWARD and draw(either(fused)):
         more = {

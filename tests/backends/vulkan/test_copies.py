@@ -51,7 +51,7 @@ def test_one_or_two_cores_have_no_helpers(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2), raising=False)
     assert copies.helpers() == 0
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64), raising=False)
-    assert copies.helpers() == copies.MOST_THREADS - 1
+    assert copies.helpers() == copies.MAX_THREADS - 1
 
 
 def test_without_new_threads_the_caller_copies(many, monkeypatch):
@@ -59,7 +59,7 @@ def test_without_new_threads_the_caller_copies(many, monkeypatch):
         def submit(self, function):
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    monkeypatch.setattr(copies, "_pools", copies.Once())
+    monkeypatch.setattr(copies, "_pools", copies.OnceCell())
     copies._pools.get(None, Closed)
     source = np.arange(200, dtype="f4").reshape(100, 2)
     target = np.zeros_like(source)

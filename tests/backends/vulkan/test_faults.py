@@ -22,7 +22,7 @@ SPEC = RNNSpec(mode="gru", input_size=5, hidden_size=7)
 @pytest.fixture
 def no_device(monkeypatch):
     """Pretend that no adapter was opened yet."""
-    monkeypatch.setattr(devices, "_devices", devices.Once())
+    monkeypatch.setattr(devices, "_devices", devices.OnceCell())
 
 
 def test_without_wgpu_the_error_names_the_install_command(monkeypatch, no_device):
@@ -179,19 +179,19 @@ def test_loops_longer_than_a_cpu_runs_are_refused(device, monkeypatch):
 
 
 def test_weights_beyond_what_the_adapter_binds_are_named(device, monkeypatch):
-    monkeypatch.setattr(device, "most_bound", 200)
+    monkeypatch.setattr(device, "max_binding_bytes", 200)
     with pytest.raises(dnnffi.UnsupportedError, match=r"w_ih of layer 0 takes 672 bytes.* 200"):
         dnnffi.pack_rnn(testing.weights(SPEC, 0), SPEC)
 
 
 def test_rows_beyond_what_the_adapter_binds_are_named(device, gru, monkeypatch):
-    monkeypatch.setattr(device, "most_bound", 2000)
+    monkeypatch.setattr(device, "max_binding_bytes", 2000)
     with pytest.raises(dnnffi.UnsupportedError, match=r"the gates of .* 1000 rows .* 2000 bytes"):
         gru.run(np.zeros((2, 1000, 5), "f4"))
 
 
 def test_sequences_beyond_the_largest_buffer_are_named(device, gru, monkeypatch):
-    monkeypatch.setattr(device, "most_bytes", 2000)
+    monkeypatch.setattr(device, "max_bytes", 2000)
     with pytest.raises(dnnffi.UnsupportedError, match=r"takes .* bytes; a buffer of this adapter"):
         gru.run(np.zeros((200, 10, 5), "f4"))
 
@@ -199,7 +199,7 @@ def test_sequences_beyond_the_largest_buffer_are_named(device, gru, monkeypatch)
 def test_after_a_refusal_the_context_still_runs(device, gru, x, monkeypatch):
     right, _ = gru.run(x)
     with monkeypatch.context() as patch:
-        patch.setattr(device, "most_bytes", 2000)
+        patch.setattr(device, "max_bytes", 2000)
         with pytest.raises(dnnffi.UnsupportedError):
             gru.run(np.zeros((200, 10, 5), "f4"))
     found, _ = gru.run(x)
@@ -254,7 +254,7 @@ def test_a_lost_device_is_said_and_opened_anew(x, no_device, device):
 
 
 def test_two_threads_do_not_share_a_stream(gru, x):
-    mine = gru._network._turn.take()
+    mine = gru._network._try_lock.take()
     with pytest.raises(ValueError, match="another thread runs this context with keep_state=True"):
         gru.run(x, keep_state=True)
     del mine

@@ -254,7 +254,7 @@ def test_sequences_beyond_what_is_bound_are_split(device, monkeypatch, algorithm
         whole = flat(context.run(given.x, given.hx, lengths=lengths, options=options))
     with dnnffi.pack_rnn(given.weights, spec) as context:
         # Of 70 steps the gates take 161280 bytes.
-        monkeypatch.setattr(device, "most_bound", 50_000)
+        monkeypatch.setattr(device, "max_binding_bytes", 50_000)
         submissions.clear()
         split = flat(context.run(given.x, given.hx, lengths=lengths, options=options))
         assert len(submissions) == 1

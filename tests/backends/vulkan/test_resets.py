@@ -139,7 +139,7 @@ def test_parts_of_a_few_steps(device, monkeypatch):
     more = drawn(problem, np.random.default_rng(0), 0.05, 4)
     arrays = conformance.arrays_of(conformance.Case(problem, True, 0))
     whole, _ = run_context(problem, arrays, **more)
-    monkeypatch.setattr(device, "most_bound", 2**17)
+    monkeypatch.setattr(device, "max_binding_bytes", 2**17)
     found, _ = run_context(problem, arrays, **more)
     np.testing.assert_array_equal(found, whole)
 
@@ -311,7 +311,7 @@ def test_training_with_resets_is_refused():
 def test_states_beyond_what_the_adapter_binds_are_named(device, monkeypatch):
     spec = spec_of("rnn_tanh", input_size=4, hidden_size=4)
     x, resets = numbers(0, 1, 100, 4), np.ones((1, 100), bool)
-    monkeypatch.setattr(device, "most_bound", 3000)
+    monkeypatch.setattr(device, "max_binding_bytes", 3000)
     each = np.zeros((1, 100, 4), "f4")
     with pytest.raises(dnnffi.UnsupportedError, match=r"100 rows .* 3200 bytes.* one row for all"):
         run_on(spec, x, resets, "stepwise", reset_to=each)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dnnffi.backends.vulkan.tiles import LARGEST_WHOLE, fits_whole, tiles_of
 
-MOST_INVOCATIONS = 256  # per workgroup, on every adapter
+MAX_INVOCATIONS = 256  # per workgroup, on every adapter
 
 
 @given(
@@ -28,7 +28,7 @@ def test_tiles_are_within_what_every_adapter_has(cpu, subgroup, hidden_size, ste
         batch=batch,
     )
     for tile in (tiles.product, tiles.step, tiles.whole):
-        assert tile.lanes * tile.splits <= MOST_INVOCATIONS
+        assert tile.lanes * tile.splits <= MAX_INVOCATIONS
         assert tile.splits <= source
         assert tile.passes <= subgroup
         # Rows are read in groups of as many rows as lanes pass on.

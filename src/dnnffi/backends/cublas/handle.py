@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from dnnffi.backends.cublas.library import Library
 from dnnffi.backends.vendor.resource import Resource
-from dnnffi.execution.cache import Living, Once
+from dnnffi.execution.cache import OnceCell, WeakRegistry
 from dnnffi.execution.fork import refuse_after_fork
 from dnnffi.operating_system import register_at_fork
 
@@ -40,10 +40,10 @@ def handle_of(library: Library, device: int) -> Handle:
     return library.handles.get(device, lambda: Handle(library))
 
 
-_used: Living[Library] = Living()
+_used: WeakRegistry[Library] = WeakRegistry()
 
 
-class _Forked(Once[int, Handle]):
+class _Forked(OnceCell[int, Handle]):
     """Stand-in for the handles of a library in a forked process; each access raises."""
 
     def __init__(self) -> None:

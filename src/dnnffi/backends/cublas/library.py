@@ -13,7 +13,7 @@ from dnnffi.backends.cublas._cdef import ffi
 from dnnffi.backends.vendor.library import LibraryOfProcess, VendorLibrary
 from dnnffi.device.interface import Memory
 from dnnffi.errors import CublasError, UnsupportedError
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.runtime import loader
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Library(VendorLibrary):
         self, lib: Any, path: str, found_via: str, *, memory: Memory | None = None
     ) -> None:
         super().__init__(lib, path, found_via, memory=memory)
-        self.handles: Once[int, Handle] = Once()
+        self.handles: OnceCell[int, Handle] = OnceCell()
         majors = cuda_majors()
         if majors and self.version[0] not in majors:
             raise UnsupportedError(

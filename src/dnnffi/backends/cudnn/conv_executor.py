@@ -62,7 +62,7 @@ from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, C
 _MEASURED_MODES = ("a", "b", "fallback")
 """The heuristics asked where candidates are measured."""
 
-_MOST_SHOWN = 4
+_MAX_SHOWN = 4
 
 _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
     # (operation, transposed): ordinary operation, operands in the order of the arguments, result
@@ -384,8 +384,8 @@ class EngineExecutors(TunableExecutors):
         """Return the error where no executor is left."""
         options = self.problem.options
         limit = f"has no engine for {self.problem}, with {options}"
-        shown = "; ".join(map(str, self.refused[:_MOST_SHOWN]))
-        more = len(self.refused) - _MOST_SHOWN
+        shown = "; ".join(map(str, self.refused[:_MAX_SHOWN]))
+        more = len(self.refused) - _MAX_SHOWN
         if shown:
             limit += f". Not taken: {shown}" + (f"; and {more} more" if more > 0 else "")
         return self._library.unsupported(f"{limit}. {_what_to_change(self.problem)}")

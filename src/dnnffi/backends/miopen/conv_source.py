@@ -37,7 +37,7 @@ from dnnffi.spec.conv_problem import ConvProblem
 
 _GEMM = "gemm"
 
-_MOST_KEPT = 1024
+_MAX_KEPT = 1024
 """Searches, and gradients of a bias, that are kept."""
 
 
@@ -127,8 +127,8 @@ class MiopenConvolutions(SearchedSource):
 
     def __init__(self, resources: ConvResources) -> None:
         self.resources = resources
-        self.searches: PlanCache[SearchResult] = PlanCache(_MOST_KEPT)
-        self.bias_gradients: PlanCache[MiopenBiasGradient] = PlanCache(_MOST_KEPT)
+        self.searches: PlanCache[SearchResult] = PlanCache(_MAX_KEPT)
+        self.bias_gradients: PlanCache[MiopenBiasGradient] = PlanCache(_MAX_KEPT)
 
     def executors(self, problem: ConvProblem, launch: Launch) -> SolutionExecutors:
         found = None

@@ -65,7 +65,7 @@ RNN_LIMITS: Limits[RNNProblem] = (
 """Checked before the library is asked."""
 
 
-def _most_elements(problem: ConvProblem) -> int:
+def _max_elements(problem: ConvProblem) -> int:
     return max(map(prod, (problem.x_shape, problem.spec.weight_shape, problem.y_shape)))
 
 
@@ -87,7 +87,7 @@ CONV_LIMITS: Limits[ConvProblem] = (
     ),
     OUTPUT_PADDING,
     Limit(
-        lambda problem: _most_elements(problem) > INT32_MAX,
+        lambda problem: _max_elements(problem) > INT32_MAX,
         f"an array has at most {INT32_MAX} elements; x is {{asked.x_shape}}, w "
         "{asked.spec.weight_shape}, y {asked.y_shape}",
         "make the batch or the sizes smaller",

@@ -13,7 +13,7 @@ from dnnffi.backends.vendor.handle import Handle, current_launch, launch_on
 from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.device.arrays import to_host
 from dnnffi.device.interface import AnyArray, Launch, Memory, Stream
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.execution.locks import new_lock
 
 
@@ -95,7 +95,7 @@ class Generator(StatesInOrder):
         super().__init__(library.memory, device)
         self.library = library
         self.seed = seed
-        self._descriptors: Once[float, DropoutDescriptor] = Once()
+        self._descriptors: OnceCell[float, DropoutDescriptor] = OnceCell()
         memory = library.memory
         with memory.use(device):
             launch = current_launch(library)

@@ -6,7 +6,7 @@ from dnnffi.backends.vendor.library import VendorLibrary
 from dnnffi.backends.vendor.resource import Resource
 from dnnffi.device.graphs import refuse_beside_capture
 from dnnffi.device.interface import Launch, Stream, StreamAt
-from dnnffi.execution.cache import Living
+from dnnffi.execution.cache import WeakRegistry
 from dnnffi.execution.fork import refuse_after_fork
 from dnnffi.operating_system import register_at_fork
 
@@ -74,7 +74,7 @@ def close_handles(library: VendorLibrary) -> None:
         handles.popitem()[1].close()
 
 
-_used: Living[VendorLibrary] = Living()
+_used: WeakRegistry[VendorLibrary] = WeakRegistry()
 
 
 class _Forked:

@@ -13,7 +13,7 @@ from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.external import ExternalMemory
 from dnnffi.device.interface import Memory
 from dnnffi.errors import UnsupportedError
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.importing import import_lock
 from dnnffi.runtime.loader import Location, has_symbol, load
 
@@ -42,7 +42,7 @@ class VendorLibrary(ABC):
         self.version = self._read_version()
         self.local: Any = threading.local()  # has the thread's handles
         self._memory = memory
-        self._without_cupy: Once[None, Any] = Once()
+        self._without_cupy: OnceCell[None, Any] = OnceCell()
         if self.version < self.oldest:
             raise self.unsupported(
                 f"dnnffi needs {'.'.join(map(str, self.oldest))} or newer; {path} was found via "

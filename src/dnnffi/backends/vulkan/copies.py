@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.interface import NDArray
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.operating_system import num_usable_cores
 
 PART = 1 << 20
 """Bytes of a part. The caller copies arrays of fewer than two parts alone, which is faster."""
 
-MOST_THREADS = 4
+MAX_THREADS = 4
 """Limit of the threads that copy an array, the caller among them."""
 
-_pools: Once[None, ThreadPoolExecutor] = Once()
+_pools: OnceCell[None, ThreadPoolExecutor] = OnceCell()
 
 
 def helpers() -> int:
     """Return the threads that help the caller: none below four cores (on two, no faster)."""
-    return max(1, min(MOST_THREADS, num_usable_cores() // 2)) - 1
+    return max(1, min(MAX_THREADS, num_usable_cores() // 2)) - 1
 
 
 class Copy:
@@ -46,7 +46,7 @@ class Copy:
         edges = [steps * n // count for n in range(count + 1)]
         self._parts = [slice(*pair) for pair in pairwise(edges)]
         try:
-            pool = _pools.get(None, lambda: ThreadPoolExecutor(MOST_THREADS, "dnnffi copy"))
+            pool = _pools.get(None, lambda: ThreadPoolExecutor(MAX_THREADS, "dnnffi copy"))
             self._futures = [pool.submit(self._take) for _ in range(min(helpers(), count - 1))]
         except RuntimeError:  # no more threads, for example while the interpreter shuts down
             pass

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dnnffi.backends.vulkan.native import Functions
 from dnnffi.errors import DnnffiError, LibraryNotFoundError, UnsupportedError, VulkanError
-from dnnffi.execution.cache import Once
+from dnnffi.execution.cache import OnceCell
 from dnnffi.importing import import_lock
 from dnnffi.installing import install_extra
 from dnnffi.log import logger
@@ -21,17 +21,17 @@ INSTALL_DRIVER = (
     "apt install mesa-vulkan-drivers"
 )
 
-MOST_POLLS = 100
+MAX_POLLS = 100
 """Polls of a GPU for results before a thread sleeps, which takes longer to end."""
 
-MOST_STEPS = 4096
+MAX_STEPS = 4096
 """Steps of a chunk of a sequence: each has a number in a buffer of the device."""
 
 # The APIs of wgpu that always have compute shaders with storage buffers; OpenGL does not.
 _APIS = ("Vulkan", "Metal", "D3D12")
 _KINDS = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
-_MOST_BYTES = 2**32 - 4
+_MAX_BYTES = 2**32 - 4
 """Limit of a buffer: kernels count elements of four bytes, and some drivers report no limit."""
 
 _SUBGROUP = "subgroup"
@@ -98,13 +98,13 @@ class Device:
         self.adapter = adapter
         limits = dict(native.limits)
         wanted = {
-            name: min(int(limits[name]), _MOST_BYTES)
+            name: min(int(limits[name]), _MAX_BYTES)
             for name in ("max-storage-buffer-binding-size", "max-buffer-size")
         }
-        self.most_bound, self.most_bytes = wanted.values()
+        self.max_binding_bytes, self.max_bytes = wanted.values()
         self.alignment = max(256, int(limits["min-storage-buffer-offset-alignment"]))
         self.cpu = adapter.kind == "CPU"
-        self.polls = 0 if self.cpu else MOST_POLLS
+        self.polls = 0 if self.cpu else MAX_POLLS
         self._module = wgpu_module()
         self.functions = Functions(self._module.__version__)
         self._process = os.getpid()
@@ -116,14 +116,14 @@ class Device:
             self.queue = self.native.queue
             self.usage = self._module.BufferUsage
             apart = int(limits["min-uniform-buffer-offset-alignment"])
-            numbers = memoryview(bytearray(MOST_STEPS * apart)).cast("I")
-            for step in range(MOST_STEPS):
+            numbers = memoryview(bytearray(MAX_STEPS * apart)).cast("I")
+            for step in range(MAX_STEPS):
                 numbers[step * apart // 4] = step
-            self.step_offsets = self.functions.offsets([step * apart for step in range(MOST_STEPS)])
+            self.step_offsets = self.functions.offsets([step * apart for step in range(MAX_STEPS)])
             self.steps = self.native.create_buffer_with_data(data=numbers, usage=self.usage.UNIFORM)
         logger.info("opened the Vulkan adapter %s", adapter)
         self.lost = False
-        self._pipelines: Once[str, Pipeline] = Once()
+        self._pipelines: OnceCell[str, Pipeline] = OnceCell()
         self.subgroup = self._subgroup_size() if _SUBGROUP in self.native.features else 0
         """Invocations of a subgroup; 0 if kernels may not use subgroups."""
 
@@ -168,10 +168,10 @@ class Device:
 
     def buffer(self, what: str, nbytes: int, usage: int, mapped: bool = False) -> Any:
         """Return a zeroed buffer. `VulkanError` without memory, `UnsupportedError` if too large."""
-        if nbytes > self.most_bytes:
+        if nbytes > self.max_bytes:
             raise self.unsupported(
                 f"{what} takes {nbytes} bytes; a buffer of this adapter has at most "
-                f"{self.most_bytes} (max-buffer-size); run fewer steps or rows at once"
+                f"{self.max_bytes} (max-buffer-size); run fewer steps or rows at once"
             )
         with self.errors(f"a buffer of {nbytes} bytes for {what}"):
             return self.native.create_buffer(
@@ -252,7 +252,7 @@ def _open(index: int) -> Device:
     return Device(index, *found[index])
 
 
-_devices: Once[int, Device] = Once()
+_devices: OnceCell[int, Device] = OnceCell()
 
 
 def open_device(index: int | None = None) -> Device:

@@ -16,17 +16,17 @@ from dnnffi.backends.vulkan.device import Device
 from dnnffi.backends.vulkan.native import Functions
 from dnnffi.backends.vulkan.packing import pack_matrix, pack_rows, unpack_matrix, vectors
 from dnnffi.backends.vulkan.sequence import DirectionWeights, Sequence, State
-from dnnffi.backends.vulkan.tiles import MOST_TURNS
+from dnnffi.backends.vulkan.tiles import MAX_TURNS
 from dnnffi.device.dtypes import dtype_object
 from dnnffi.device.interface import NDArray
 from dnnffi.errors import VulkanError
-from dnnffi.execution.locks import Turn
+from dnnffi.execution.locks import TryLock
 from dnnffi.reference.layout import Layout
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
 
-MOST_IDLE = 4
+MAX_IDLE = 4
 """Sizes of sequences whose buffers are kept for a next call."""
 
 
@@ -47,7 +47,7 @@ class VulkanNetwork:
         self._kept: _Kept | None = None
         self._spare: _Kept | None = None
         """The buffers for the next states to keep, if there are any."""
-        self._turn = Turn()
+        self._try_lock = TryLock()
 
     def _add(self, parts: dict[str, Any]) -> None:
         self._weights.append(DirectionWeights(**parts))
@@ -55,15 +55,15 @@ class VulkanNetwork:
 
     def _upload(self, what: str, array: NDArray) -> Any:
         data = pack_matrix(array) if array.ndim == 2 else array.astype(np.float32)
-        if data.nbytes > self.device.most_bound:
+        if data.nbytes > self.device.max_binding_bytes:
             raise self.device.unsupported(
                 f"{what} takes {data.nbytes} bytes; this adapter binds at most "
-                f"{self.device.most_bound} (max-storage-buffer-binding-size)"
+                f"{self.device.max_binding_bytes} (max-storage-buffer-binding-size)"
             )
-        if self.device.cpu and array.ndim == 2 and vectors(array.shape[1]) >= MOST_TURNS:
+        if self.device.cpu and array.ndim == 2 and vectors(array.shape[1]) >= MAX_TURNS:
             raise self.device.unsupported(
                 f"{what} has rows of {array.shape[1]} elements; on a CPU they have at most "
-                f"{4 * (MOST_TURNS - 1)}"
+                f"{4 * (MAX_TURNS - 1)}"
             )
         usage = self.device.usage
         buffer = self.device.buffer(
@@ -103,7 +103,7 @@ class VulkanNetwork:
         """
         if not keep:
             return self._run(problem, x, h_0, c_0, keep, resets)
-        with self._turn.take() as mine:
+        with self._try_lock.take() as mine:
             if not mine:
                 raise ValueError(
                     "another thread runs this context with keep_state=True; the state is of one "
@@ -184,7 +184,7 @@ class VulkanNetwork:
 
     def _put_back(self, sequence: Sequence) -> None:
         self._idle.append(sequence)
-        del self._idle[:-MOST_IDLE]
+        del self._idle[:-MAX_IDLE]
 
     def _write_lengths(self, sequence: Sequence, problem: RNNProblem) -> None:
         lengths = problem.row_lengths

@@ -19,11 +19,11 @@ import numpy as np
 
 from dnnffi.backends.vulkan import shaders
 from dnnffi.backends.vulkan.copies import Copy
-from dnnffi.backends.vulkan.device import MOST_STEPS, Device, Pipeline
+from dnnffi.backends.vulkan.device import MAX_STEPS, Device, Pipeline
 from dnnffi.backends.vulkan.native import READ, WRITE
 from dnnffi.backends.vulkan.packing import vectors
-from dnnffi.backends.vulkan.shaders import MOST_GROUPS, PROJECTION, RESET, RUNS, Step
-from dnnffi.backends.vulkan.tiles import MOST_TURNS, Tile, fits_whole, most_whole_steps, tiles_of
+from dnnffi.backends.vulkan.shaders import MAX_GROUPS, PROJECTION, RESET, RUNS, Step
+from dnnffi.backends.vulkan.tiles import MAX_TURNS, Tile, fits_whole, max_whole_steps, tiles_of
 from dnnffi.device.interface import NDArray
 from dnnffi.spec.rnn import RNNSpec
 
@@ -169,18 +169,18 @@ class Sequence:
 
         A whole sequence on a CPU has at most as many as a dispatch runs.
         """
-        most, rows = self.device.most_bound, 4 * self.batch
+        most, rows = self.device.max_binding_bytes, 4 * self.batch
         widths = {
             "the gates": self._columns,
             "y": self.y_width,
             "x": self.x_width,
         }
         largest = max(widths, key=lambda name: widths[name])
-        bound, turns = most // (rows * widths[largest]), MOST_STEPS
+        bound, turns = most // (rows * widths[largest]), MAX_STEPS
         if self.whole and self.device.cpu:
             hidden, source = self.spec.hidden_size, vectors(self.spec.output_size)
             has_resets = self.reset_rows > 0
-            turns = most_whole_steps(self._tiles.whole, hidden, source, has_resets=has_resets)
+            turns = max_whole_steps(self._tiles.whole, hidden, source, has_resets=has_resets)
         steps = min(self.steps, turns, bound)
         if steps < self.steps:
             # A part begins at a multiple of the alignment.
@@ -191,7 +191,7 @@ class Sequence:
             steps -= steps % unit
         if steps < 1 and turns < bound:
             raise self.device.unsupported(
-                f"loops of algorithm 'persistent' have at most {MOST_TURNS} turns on a CPU, too "
+                f"loops of algorithm 'persistent' have at most {MAX_TURNS} turns on a CPU, too "
                 f"few for steps of {self.spec}; 'stepwise' runs it"
             )
         if steps < 1:
@@ -238,7 +238,7 @@ class Sequence:
         )
 
     def _check_reset_states(self) -> None:
-        most, nbytes = self.device.most_bound, max(self.state.h_read, self.state.c_read)
+        most, nbytes = self.device.max_binding_bytes, max(self.state.h_read, self.state.c_read)
         if nbytes > most:
             raise self.device.unsupported(
                 f"the states of {self.batch} rows and {self.reset_rows} of reset_to take {nbytes} "
@@ -458,4 +458,4 @@ def _groups(tile: Tile, columns: int, rows: int) -> Groups:
     """Return the workgroups of a dispatch over ``columns`` by ``rows``."""
     across = -(-columns // (tile.lanes * tile.columns))
     down = -(-rows // tile.rows)
-    return across, min(down, MOST_GROUPS), -(-down // MOST_GROUPS)
+    return across, min(down, MAX_GROUPS), -(-down // MAX_GROUPS)

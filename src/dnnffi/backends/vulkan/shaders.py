@@ -26,7 +26,7 @@ from dnnffi.backends.vulkan.tiles import Tile
 PROJECTION = "projection"
 """The mode of a step that projects what an LSTM's step left: one sum, and no input."""
 
-MOST_GROUPS = 65535
+MAX_GROUPS = 65535
 """Workgroups of a dispatch in one dimension; every adapter has as many."""
 
 RUNS, RESET = 1, 2
@@ -169,7 +169,7 @@ const COLUMNS = {columns}u;
 @compute @workgroup_size({lanes})
 fn main({_invocation(tile)}) {{
     let rows = arrayLength(&out) / COLUMNS;
-    let m = (group.y + group.z * {MOST_GROUPS}u) * {rows}u;
+    let m = (group.y + group.z * {MAX_GROUPS}u) * {rows}u;
     let first = group.x * {lanes * count}u + lane;
 {at}{x_at}{sums}
     for (var k = 0u; k < K4; k++) {{
@@ -197,7 +197,7 @@ def step(kernel: Step) -> str:
     if tile.splits > 1:
         size = tile.splits * tile.lanes * tile.rows * gates
         shared += f"var<workgroup> sums: array<f32, {size}>;\n"
-    first_rows = f"let first = (group.y + group.z * {MOST_GROUPS}u) * {tile.rows}u;"
+    first_rows = f"let first = (group.y + group.z * {MAX_GROUPS}u) * {tile.rows}u;"
     if not whole:
         run = f"""
     let t = now.t;

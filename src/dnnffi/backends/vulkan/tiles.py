@@ -34,7 +34,7 @@ class Tiles(NamedTuple):
 LARGEST_WHOLE = 128
 """Largest hidden size whose sequences a workgroup of a GPU runs whole by default ("auto")."""
 
-MOST_TURNS = 65535
+MAX_TURNS = 65535
 """Turns that all loops of an invocation have together on a CPU: Mesa ends later ones, silently."""
 
 _WORKGROUP_BYTES = 16384  # what every adapter has
@@ -77,8 +77,8 @@ def fits_whole(tile: Tile, gates: int, source: int) -> bool:
     return state + sums <= _WORKGROUP_BYTES
 
 
-def most_whole_steps(tile: Tile, hidden_size: int, source: int, *, has_resets: bool = False) -> int:
-    """Return the steps that one dispatch runs on a CPU, within `MOST_TURNS`.
+def max_whole_steps(tile: Tile, hidden_size: int, source: int, *, has_resets: bool = False) -> int:
+    """Return the steps that one dispatch runs on a CPU, within `MAX_TURNS`.
 
     Ends of loops count too: a step with H 64 has 147 turns, and counts as 168 here. With resets,
     each step has another loop over the states of the tile's rows.
@@ -86,7 +86,7 @@ def most_whole_steps(tile: Tile, hidden_size: int, source: int, *, has_resets: b
     copying = -(-tile.rows * source // tile.lanes) + 1
     around = 8 * copying
     step = -(-hidden_size // tile.lanes) * (source + 4) + 8 + has_resets * copying
-    return max(0, (MOST_TURNS - around) // step)
+    return max(0, (MAX_TURNS - around) // step)
 
 
 def _power_of_two(number: int) -> int:

@@ -12,7 +12,7 @@ from dnnffi.jax.arrays import as_jax
 from dnnffi.jax.convolution import by_lax, operation
 from dnnffi.jax.convolution.call import in_memory
 from dnnffi.jax.convolution.implementations import implementation_of
-from dnnffi.jax.primitives import Way
+from dnnffi.jax.primitives import Implementation
 from dnnffi.spec.checks import ITEM_SIZES, check_choice
 from dnnffi.spec.conv import RANKS, ConvSpec, Padding
 from dnnffi.spec.conv_options import ConvOptions, ConvOptionsDict, conv_options
@@ -122,8 +122,8 @@ def conv(
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {array.shape}")
     operands = tuple(arrays.values())
-    way = implementation_of(implementation, operands)
-    return _run(problem, way if problem.batch else None, implementation is None, operands)
+    chosen = implementation_of(implementation, operands)
+    return _run(problem, chosen if problem.batch else None, implementation is None, operands)
 
 
 def _logical(name: str, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -146,7 +146,9 @@ def _options(options: object) -> ConvOptions:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(problem: ConvProblem, way: Way | None, or_lax: bool, operands: tuple[Any, ...]) -> Any:
-    if way is None:
+def _run(
+    problem: ConvProblem, chosen: Implementation | None, or_lax: bool, operands: tuple[Any, ...]
+) -> Any:
+    if chosen is None:
         return by_lax.compute(problem, *operands)
-    return operation.run(way, problem, operands, or_lax=or_lax)
+    return operation.run(chosen, problem, operands, or_lax=or_lax)

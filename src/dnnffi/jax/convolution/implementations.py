@@ -9,7 +9,7 @@ from dnnffi.convolution.backend import conv_backends
 from dnnffi.jax.arrays import platform_of
 from dnnffi.jax.convolution.engine import CudnnEngine, Engine, ReferenceEngine
 from dnnffi.jax.convolution.handlers import Handlers
-from dnnffi.jax.primitives import Way
+from dnnffi.jax.primitives import Implementation
 from dnnffi.spec.checks import check_choice
 
 LAX = "lax"
@@ -22,22 +22,24 @@ def _cudnn() -> Engine:
 
 
 # Registered when this is imported: programs from disk find their handlers by name.
-WAYS = {
-    way.name: way
-    for way in (
-        Way("cudnn", "cuda", Handlers("dnnffi_cudnn_conv", "CUDA", _cudnn)),
-        Way("reference", "cpu", Handlers("dnnffi_reference_conv", "cpu", ReferenceEngine)),
+IMPLEMENTATIONS = {
+    implementation.name: implementation
+    for implementation in (
+        Implementation("cudnn", "cuda", Handlers("dnnffi_cudnn_conv", "CUDA", _cudnn)),
+        Implementation(
+            "reference", "cpu", Handlers("dnnffi_reference_conv", "cpu", ReferenceEngine)
+        ),
     )
 }
-NAMES = (*WAYS, LAX)
+NAMES = (*IMPLEMENTATIONS, LAX)
 
 
-def implementation_of(name: object, operands: Iterable[Any]) -> Way | None:
-    """Return the way that was named, or the one for where ``operands`` are; None for JAX's own."""
+def implementation_of(name: object, operands: Iterable[Any]) -> Implementation | None:
+    """Return the implementation of a name, or for where ``operands`` are; None for JAX's own."""
     if name is None:
-        return WAYS["cudnn"] if platform_of(operands) == "cuda" else None
+        return IMPLEMENTATIONS["cudnn"] if platform_of(operands) == "cuda" else None
     name = check_choice("implementation", name, NAMES, or_none=True)
     if name == LAX:
         return None
-    WAYS[name].check_there()
-    return WAYS[name]
+    IMPLEMENTATIONS[name].check_there()
+    return IMPLEMENTATIONS[name]

@@ -27,8 +27,8 @@ from dnnffi.jax.convolution.by_lax import over_channels
 from dnnffi.jax.convolution.call import Call, argument_names, in_memory
 from dnnffi.jax.primitives import (
     Arrays,
+    Implementation,
     Shared,
-    Way,
     as_shared,
     call_handler,
     define,
@@ -47,9 +47,9 @@ from dnnffi.spec.conv_problem import (
 
 
 class Task(NamedTuple):
-    """Parameters of the primitive; with ``or_lax`` JAX computes what ``way`` cannot."""
+    """Parameters of the primitive; with ``or_lax`` JAX computes what ``implementation`` cannot."""
 
-    way: Way
+    implementation: Implementation
     problem: ConvProblem
     or_lax: bool
 
@@ -80,16 +80,18 @@ class Task(NamedTuple):
 convolve = Primitive("dnnffi_conv")
 
 
-def run(way: Way, problem: ConvProblem, operands: Arrays, *, or_lax: bool) -> Any:
+def run(
+    implementation: Implementation, problem: ConvProblem, operands: Arrays, *, or_lax: bool
+) -> Any:
     """Return the result of operands without N."""
     varying = varying_alike([array[None] for array in operands])
-    return _bind(Task(way, problem, or_lax), *varying)[0]
+    return _bind(Task(implementation, problem, or_lax), *varying)[0]
 
 
 def _bind(task: Task, *operands: Any) -> Any:
-    """Return the result by the way, or else by JAX; raises the way's error if JAX may not."""
+    """Return the implementation's result, or else JAX's; raises its error if JAX may not run."""
     try:
-        task.way.handlers.engine.decide(task.problem)
+        task.implementation.handlers.engine.decide(task.problem)
     except (LibraryNotFoundError, UnsupportedError) as error:
         if not task.or_lax:
             raise
@@ -199,7 +201,7 @@ def _map(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tuple[Any
 
 def _call(task: Task, *operands: Any) -> list[Any]:
     """Return the call of a handler."""
-    engine, problem = task.way.handlers.engine, task.problem
+    engine, problem = task.implementation.handlers.engine, task.problem
     count, names = Shared.of(task.names, operands)
     results = _shapes(*map(jax.typeof, operands), task=task)
     if count > 1 and any(_bytes_of_one(array) % ALIGNMENT for array in (*operands, *results)):
@@ -212,7 +214,7 @@ def _call(task: Task, *operands: Any) -> list[Any]:
     choice = engine.decide(problem)
     workspace = max(engine.workspace_bytes(problem, choice), 1)  # none has no address
     call = Call(problem, choice, count, names, (*task.results, WORKSPACE), workspace)
-    target = task.way.handlers.target(problem.operation)
+    target = task.implementation.handlers.target(problem.operation)
     return call_handler(target, results, workspace, operands, call.text())
 
 

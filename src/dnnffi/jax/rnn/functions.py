@@ -16,7 +16,7 @@ from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
 from dnnffi.jax.rnn.call import RESET_STATES
 from dnnffi.jax.rnn.implementations import SCAN, implementation_of
-from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.operation import Implementation
 from dnnffi.jax.rnn.weights import (
     apart,
     check_dtypes,
@@ -34,7 +34,7 @@ from dnnffi.spec.names import LayoutName, Mode
 from dnnffi.spec.options import RNNOptions, check_algorithm, rnn_options
 from dnnffi.spec.problem import RNNProblem, check_dropout
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.sequences import MOST_ENTRIES
+from dnnffi.spec.sequences import MAX_ENTRIES
 from dnnffi.spec.weights import DEFAULT_LAYOUT
 from dnnffi.weights import RNNWeights
 
@@ -45,7 +45,7 @@ class _Static(NamedTuple):
     spec: RNNSpec
     layout: LayoutName  # of a flat array of weights
     problem: RNNProblem | None
-    way: Way | None
+    implementation: Implementation | None
     batch_first: bool
     dropout: float
     options: RNNOptions
@@ -283,16 +283,16 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     if problem is not None and problem.has_steps:
         able = problem
     arrays = (x, *states, *(weights if isinstance(weights, list) else [weights]))
-    way = implementation_of(keywords.implementation, able, arrays)
-    if way is None and problem is not None and problem.lengths is not None:
+    chosen = implementation_of(keywords.implementation, able, arrays)
+    if chosen is None and problem is not None and problem.lengths is not None:
         # An operand of the scan: one program for all lengths.
         on_device = jnp.asarray(problem.lengths)
-    by_handler = None if way is None else able
+    by_handler = None if chosen is None else able
     is_on_cpu = platform_of(arrays) == "cpu"
     if unroll is None:
         unroll = scan.UNROLL_ON_CPU if is_on_cpu else scan.UNROLL
     loop = unroll, is_on_cpu
-    static = _Static(spec, layout, by_handler, way, batch_first, dropout, options, *loop)
+    static = _Static(spec, layout, by_handler, chosen, batch_first, dropout, options, *loop)
     return _run(static, x, states, weights, on_device, resets, key)
 
 
@@ -498,8 +498,8 @@ def _lengths_on_device(lengths: Any, steps: int, batch: int) -> Any:
             f"lengths on the device must be integers [{batch}], one for each row of the batch; got "
             f"shape {lengths.shape}, {lengths.dtype}"
         )
-    if jnp.iinfo(lengths.dtype).max > MOST_ENTRIES:
-        lengths = jnp.clip(lengths, 0, MOST_ENTRIES)
+    if jnp.iinfo(lengths.dtype).max > MAX_ENTRIES:
+        lengths = jnp.clip(lengths, 0, MAX_ENTRIES)
     return jnp.clip(lengths.astype("int32"), 0, steps)
 
 
@@ -553,11 +553,11 @@ def _layers(
 ) -> tuple[Any, Any, Any]:
     """All layers at once, with nothing dropped."""
     spec = static.spec
-    if static.way is not None and static.problem is not None:
+    if static.implementation is not None and static.problem is not None:
         flat, layout = weights, static.layout
         if isinstance(weights, list):
             flat, layout = joined(weights, spec), DEFAULT_LAYOUT
-        flat = laid_out(flat, spec, layout, static.way.layout)
+        flat = laid_out(flat, spec, layout, static.implementation.layout)
         operands = {"x": x, "weights": flat} | dict(zip(("h_0", "c_0"), states, strict=False))
         if static.problem.has_device_lengths:
             operands["lengths"] = lengths
@@ -565,7 +565,7 @@ def _layers(
             operands["resets"] = (resets.steps != 0).astype("uint8")
             reset_states = zip(RESET_STATES, resets[1:], strict=True)
             operands |= {name: state for name, state in reset_states if state is not None}
-        found = operation.run(static.way, static.problem, operands)
+        found = operation.run(static.implementation, static.problem, operands)
         return (*found, None) if len(found) == 2 else tuple(found)
     arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     h_0, c_0 = (*states, None, None)[:2]

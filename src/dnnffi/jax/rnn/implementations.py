@@ -10,7 +10,7 @@ from dnnffi.errors import LibraryNotFoundError, UnsupportedError
 from dnnffi.jax.arrays import platform_of, warn_once
 from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
-from dnnffi.jax.rnn.operation import Way
+from dnnffi.jax.rnn.operation import Implementation
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.problem import RNNProblem
@@ -32,52 +32,52 @@ def _miopen() -> Engine:
 
 
 # Registered when this is imported: programs from disk find their handlers by name.
-WAYS = {
-    way.name: way
-    for way in (
-        Way(
+IMPLEMENTATIONS = {
+    implementation.name: implementation
+    for implementation in (
+        Implementation(
             *("cudnn", "cuda", Handlers("dnnffi_cudnn", "CUDA", _cudnn)),
             has_resets=True,
             has_device_lengths=True,
         ),
-        Way("miopen", "rocm", Handlers("dnnffi_miopen", "ROCM", _miopen), "miopen"),
-        Way(
+        Implementation("miopen", "rocm", Handlers("dnnffi_miopen", "ROCM", _miopen), "miopen"),
+        Implementation(
             *("reference", "cpu", Handlers("dnnffi_reference", "cpu", ReferenceEngine)),
             has_resets=True,
         ),
     )
 }
-NAMES = (*WAYS, SCAN)
+NAMES = (*IMPLEMENTATIONS, SCAN)
 
 
 def implementation_of(
     name: object, problem: RNNProblem | None, operands: Iterable[Any]
-) -> Way | None:
-    """Return the way to run ``problem``, None for the scan.
+) -> Implementation | None:
+    """Return the implementation to run ``problem``, None for the scan.
 
     ``problem`` is None where only the scan can: where no row has a step.
     """
     if name is None:
         if problem is None or platform_of(operands) != "cuda":
             return None
-        way = WAYS["cudnn"]
+        implementation = IMPLEMENTATIONS["cudnn"]
         try:
-            way.handlers.decide(problem)
+            implementation.handlers.decide(problem)
         except (LibraryNotFoundError, UnsupportedError) as error:
             is_own = problem.has_resets or problem.has_device_lengths
             faster = "dnnffi's own kernels" if is_own else "cuDNN"
             warn_once(f"lax.scan runs what {faster} would be faster at: {error}")
             return None
-        return way
+        return implementation
     name = check_choice("implementation", name, NAMES, or_none=True)
     if name == SCAN or problem is None:
         return None
-    way = WAYS[name]
-    if problem.has_resets and not way.has_resets:
+    implementation = IMPLEMENTATIONS[name]
+    if problem.has_resets and not implementation.has_resets:
         limit = f"cannot reset states within a sequence; implementation {SCAN!r} can"
         raise UnsupportedError(f"implementation {name!r}", "", limit)
-    if problem.has_device_lengths and not way.has_device_lengths:
+    if problem.has_device_lengths and not implementation.has_device_lengths:
         limit = f"takes lengths as integers of the host; implementation {SCAN!r} has others"
         raise UnsupportedError(f"implementation {name!r}", "", limit)
-    way.check_there()
-    return way
+    implementation.check_there()
+    return implementation

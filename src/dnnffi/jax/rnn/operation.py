@@ -58,7 +58,7 @@ from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
 
 @dataclass(frozen=True)
-class Way(primitives.Way):
+class Implementation(primitives.Implementation):
     """An implementation by handlers, which read weights in a layout."""
 
     layout: LayoutName = "cudnn"
@@ -69,7 +69,7 @@ class Way(primitives.Way):
 class Task(NamedTuple):
     """Parameters of a primitive; hashable. ``names`` are those of its operands."""
 
-    way: Way
+    implementation: Implementation
     problem: RNNProblem
     candidate: str
     reserve_row: int
@@ -98,12 +98,14 @@ class Task(NamedTuple):
         return 1 if in_x and self.problem.layout == BATCH_MAJOR else 2
 
 
-def run(way: Way, problem: RNNProblem, operands: Mapping[str, Any]) -> list[Any]:
+def run(
+    implementation: Implementation, problem: RNNProblem, operands: Mapping[str, Any]
+) -> list[Any]:
     """y, h_n and, of an LSTM, c_n, of operands without N. The problem is one of inference."""
-    way.handlers.decide(problem)
+    implementation.handlers.decide(problem)
     results = ("y", "h_n", "c_n") if problem.spec.has_cell else ("y", "h_n")
     has_one_reset_row = "reset_h" in operands and operands["reset_h"].shape[1] == 1
-    task = Task(way, problem, "", 0, tuple(operands), results, has_one_reset_row)
+    task = Task(implementation, problem, "", 0, tuple(operands), results, has_one_reset_row)
     varying = varying_alike([array[None] for array in operands.values()])
     return [array[0] for array in infer.bind(*varying, task=task)]
 
@@ -146,9 +148,9 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
 
 def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
     problem = task.problem._replace(training=True)
-    candidate = task.way.handlers.decide(problem)
+    candidate = task.implementation.handlers.decide(problem)
     # Counts the devices of all hosts: a program of several processes divides its batch among all.
-    row = task.way.handlers.sizes(problem, candidate, jax.device_count()).reserve_row
+    row = task.implementation.handlers.sizes(problem, candidate, jax.device_count()).reserve_row
     task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
     trained = task._replace(results=(*task.results, "reserve"))
     *results, reserve = forward.bind(*primals, task=trained)
@@ -192,7 +194,7 @@ def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
 
 def _refuse(what: str, task: Task) -> NoReturn:
     raise NotImplementedError(
-        f"implementation {task.way.name!r} has no {what}; implementation='scan' has"
+        f"implementation {task.implementation.name!r} has no {what}; implementation='scan' has"
     )
 
 
@@ -216,7 +218,7 @@ def _map_infer(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tup
     problem = task.problem
     lengths = None if problem.lengths is None else problem.lengths * size
     joined = task._replace(problem=problem._replace(batch=problem.batch * size, lengths=lengths))
-    task.way.handlers.decide(joined.problem)
+    task.implementation.handlers.decide(joined.problem)
     return join_batch(partial(infer.bind, task=joined), arrays, axes, task=task)
 
 
@@ -250,7 +252,7 @@ def _map_by_position(
 
 def _call(kind: str, task: Task, *operands: Any) -> list[Any]:
     """Return the call of a handler."""
-    handlers, problem = task.way.handlers, task.problem
+    handlers, problem = task.implementation.handlers, task.problem
     candidate = task.candidate if problem.training else handlers.decide(problem)
     arrays, aliases = list(operands), {}
     if kind == BACKWARD:

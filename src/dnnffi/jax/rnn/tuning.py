@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dnnffi.jax.rnn.implementations import WAYS
+from dnnffi.jax.rnn.implementations import IMPLEMENTATIONS
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.problem import RNNProblem
@@ -61,7 +61,7 @@ def tune(
             f"options must leave the choice to the measurement, with algorithm 'auto' and tune "
             f"'auto'; got algorithm {algorithm!r} and tune {chosen!r}"
         )
-    engine = WAYS["cudnn"].handlers.engine
+    engine = IMPLEMENTATIONS["cudnn"].handlers.engine
     engine.decide(problem)  # raises where the library has no such network
     tuner = rnn_backends.external("cudnn").tuner
     assert tuner is not None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dnnffi.backends.own.recurrent.config import (
     DTYPES,
     GATES,
-    MOST_WARPS,
+    MAX_WARPS,
     Chip,
     KernelConfig,
     Kind,
@@ -180,7 +180,7 @@ def check(found, kind, batch, chip):
         assert one.k_streamed >= 0
         assert one.k_registers >= 0
         assert one.k_shared >= 0
-        assert (1 if one.parts else 4) * 32 <= one.threads <= MOST_WARPS * 32
+        assert (1 if one.parts else 4) * 32 <= one.threads <= MAX_WARPS * 32
         assert one.blocks * one.units >= kind.padded > (one.blocks - one.team) * one.units
         assert one.k_warps * one.warp_k * 4 >= one.k_words
         assert one.tile_warps * one.warp_tiles >= one.tiles

@@ -34,7 +34,7 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
     """
 
     _data_types = DATA_TYPES
-    _least_rank = 2
+    _min_rank = 2
     _setter = "cudnnSetTensorNdDescriptor"
     _sizer = "cudnnGetTensorSizeInBytes"
 
@@ -140,5 +140,5 @@ def _filter(dtype: object, shape: object, format: object, min_rank: object) -> F
     return FilterInfo(
         data_type("dtype", dtype, DATA_TYPES),
         check_choice("format", format, FORMATS),
-        padded_shape(integers("shape", shape, 1), min_rank, least=3),
+        padded_shape(integers("shape", shape, 1), min_rank, least_rank=3),
     )

@@ -166,9 +166,9 @@ class EngineHeuristics(BackendDescriptor):
     ) -> None:
         super().__init__(library, {"graph": graph, "mode": check_choice("mode", mode, HEURISTICS)})
 
-    def results(self, most: int) -> list[EngineConfig]:
-        """Return the ``most`` best configurations, best first. Some may not be able to run.
+    def results(self, count: int) -> list[EngineConfig]:
+        """Return the ``count`` best configurations, best first. Some may not be able to run.
 
         cuDNN 9.19 takes its time for each that it gives.
         """
-        return self._read_descriptors("results", EngineConfig, most)
+        return self._read_descriptors("results", EngineConfig, count)

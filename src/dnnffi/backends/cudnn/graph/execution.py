@@ -23,7 +23,7 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.device.interface import Launch
 from dnnffi.execution.cache import PlanCache
 
-MOST_PACKS = 32
+MAX_PACKS = 32
 """Sets of addresses that a `VariantPacks` knows again."""
 
 
@@ -114,7 +114,7 @@ class VariantPacks:
     def __init__(self, uids: Sequence[int], *, library: Library) -> None:
         self._uids = INT64.new(uids)
         self._library = library
-        self._packs: PlanCache[Any] = PlanCache(MOST_PACKS)
+        self._packs: PlanCache[Any] = PlanCache(MAX_PACKS)
 
     def at(self, addresses: tuple[int, ...]) -> Any:
         """Return the pack for addresses of tensors in the order of the uids, then the workspace.

@@ -155,15 +155,15 @@ class Candidates:
                     return candidate
             if not self._modes:
                 raise StopIteration
-            self._mode, most = self._modes.popleft()
-            configs = self._proposed(self._mode, most)
+            self._mode, count = self._modes.popleft()
+            configs = self._proposed(self._mode, count)
             self._configs.extend(configs)
-            if len(configs) == most:
-                self._modes.appendleft((self._mode, 8 * most))
+            if len(configs) == count:
+                self._modes.appendleft((self._mode, 8 * count))
 
-    def _proposed(self, mode: str, most: int) -> list[EngineConfig]:
+    def _proposed(self, mode: str, count: int) -> list[EngineConfig]:
         try:
-            return EngineHeuristics(self._graph, mode, library=self._library).results(most)
+            return EngineHeuristics(self._graph, mode, library=self._library).results(count)
         except (CudnnError, UnsupportedError) as error:
             self.refused.append(Refusal(mode, None, str(error)))
             return []

@@ -22,7 +22,7 @@ class TensorDescriptor(Descriptor, tensor.TensorDescriptor):
     """
 
     _data_types = DATA_TYPES
-    _least_rank = 1
+    _min_rank = 1
     _setter = "miopenSetTensorDescriptor"
     _sizer = "miopenGetTensorNumBytes"
 

@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     sizes: tuple[int, int]
 
 
-LEAST_BATCH = 32
+MIN_BATCH = 32
 """Images of a batch in the record. With fewer, the time is not decided by the kernels."""
 
 _ARRAYS = (
@@ -76,7 +76,7 @@ def is_faster(problem: ConvProblem) -> bool:
     (fewest, most), (least, largest) = row
     return (
         usual
-        and problem.batch >= LEAST_BATCH
+        and problem.batch >= MIN_BATCH
         and fewest <= spec.in_channels <= most
         and all(least <= size <= largest for size in problem.sizes)
     )

@@ -27,7 +27,7 @@ _RESET_FLAGS = 512
 steps as there is room for."""
 
 _ARRIVAL_BYTES = 16
-MOST_WARPS = 16
+MAX_WARPS = 16
 _RING_WARPS = 3
 _ROW_RING = 8  # steps without tensor cores are short
 _MANY_RING_WORDS = 3  # of a thread

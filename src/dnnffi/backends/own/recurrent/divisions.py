@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from dnnffi.backends.own.recurrent.config import (
-    MOST_WARPS,
+    MAX_WARPS,
     Chip,
     KernelConfig,
     Kind,
@@ -66,7 +66,7 @@ def find_divisions(
         ring = 2  # a step takes so long that its inputs need not be requested two steps ahead
     for tile_warps, k_warps, staged in product((1, 2, 3, 4, 6, 8), (1, 2, 4, 8, 16), (True, False)):
         warps = tile_warps * k_warps
-        if not 4 <= warps <= MOST_WARPS or tile_warps > tiles(kind, units):
+        if not 4 <= warps <= MAX_WARPS or tile_warps > tiles(kind, units):
             continue
         if tiles(kind, units) % tile_warps or k_warps > max(4, kind.exchanged // 4):
             continue
@@ -91,7 +91,7 @@ def find_scatter_divisions(kind: Kind, layer: Layer, rows: int) -> Iterator[Kern
     most = chip.multiprocessors // (-(-layer.batch // rows) * layer.directions)
     if not most:
         return
-    least = least_units(kind, most)
+    least = min_units(kind, most)
     ring = 4 if rows <= 16 else 3
     for units, warps in product(range(least, least + 24, 8), _SHARING_WARPS):
         if rows % 16 and units % 16:
@@ -142,7 +142,7 @@ def _is_far(config: KernelConfig, layer: Layer) -> bool:
     return config.groups_at_once(layer) * of_group > _KEPT_IN_L2 * layer.chip.l2_bytes
 
 
-def least_units(kind: Kind, blocks: int) -> int:
+def min_units(kind: Kind, blocks: int) -> int:
     """Return the units of a block, if ``blocks`` of them have all units of a layer."""
     return max(8, -(-kind.padded // blocks // 8) * 8)
 

@@ -17,7 +17,7 @@ from dnnffi.backends.own.recurrent.cost_model import step_us
 from dnnffi.backends.own.recurrent.divisions import (
     find_divisions,
     find_scatter_divisions,
-    least_units,
+    min_units,
     row_registers,
     set_streaming,
 )
@@ -141,13 +141,13 @@ def _list_shapes(kind: Kind, layer: Layer) -> Iterator[tuple[int, int, int, int]
         if rows > 16 and kind.layers > 1:
             continue
         for blocks in (max(1, multiprocessors // groups), max(1, multiprocessors)):
-            least = least_units(kind, blocks)
+            least = min_units(kind, blocks)
             for units in range(least, least + (24 if rows <= 16 else 8), 8):
                 even = -(-kind.padded // -(-kind.padded // units) // 8) * 8
                 yield even, rows, subtiles, 1
         if many and groups <= multiprocessors and kind.layers == 1:
             for chunks in _CHUNKS:
-                yield least_units(kind, multiprocessors // groups), rows, subtiles, chunks
+                yield min_units(kind, multiprocessors // groups), rows, subtiles, chunks
 
 
 def find_scatters(kind: Kind, layer: Layer) -> list[KernelConfig]:
@@ -170,7 +170,7 @@ def find_clusters(kind: Kind, layer: Layer) -> list[KernelConfig]:
     for most in _CLUSTER_BLOCKS if chip.cluster_counts else ():
         if most < kind.layers:
             continue
-        units = least_units(kind, most // kind.layers)
+        units = min_units(kind, most // kind.layers)
         blocks = -(-kind.padded // units) * kind.layers
         if blocks > _MAX_CLUSTER_BLOCKS or groups > chip.multiprocessors // blocks:
             continue

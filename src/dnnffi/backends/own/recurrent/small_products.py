@@ -28,7 +28,7 @@ MAX_MACS = 64_000_000
 """Multiply-adds of a launch up to which a library's algorithms gain less on the device than its
 calls cost on the host."""
 
-LEAST_POSITIONS = 64
+MIN_POSITIONS = 64
 """A network gets a kernel for small products if those of this many positions are small."""
 
 MAX_PRODUCTS = 16
@@ -256,9 +256,9 @@ class BoundProducts:
 
 
 def can_be_small(kind: Kind, layer_inputs: Sequence[int]) -> bool:
-    """Whether a network may have batches with small products: those of `LEAST_POSITIONS`."""
+    """Whether a network may have batches with small products: those of `MIN_POSITIONS`."""
     layers = [LayerShapes.of(kind, inputs) for inputs in layer_inputs]
-    return LEAST_POSITIONS * macs_per_position(layers, 1) <= MAX_MACS
+    return MIN_POSITIONS * macs_per_position(layers, 1) <= MAX_MACS
 
 
 def macs_per_position(layers: Sequence[LayerShapes], directions: int) -> int:

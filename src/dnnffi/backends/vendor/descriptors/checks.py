@@ -13,10 +13,10 @@ def data_type(name: str, value: object, known: Iterable[str]) -> str:
     return check_choice(name, getattr(value, "name", value), known)
 
 
-def integers(name: str, values: object, least: int, most: int = INT32_MAX) -> tuple[int, ...]:
-    """``values`` as a tuple of integers from ``least`` to ``most``."""
+def integers(name: str, values: object, minimum: int, maximum: int = INT32_MAX) -> tuple[int, ...]:
+    """``values`` as a tuple of integers from ``minimum`` to ``maximum``."""
     checked = as_integers(name, values)
     for index, value in enumerate(checked):
-        if not least <= value <= most:
-            check_range(f"{name}[{index}]", value, least, most)  # which raises
+        if not minimum <= value <= maximum:
+            check_range(f"{name}[{index}]", value, minimum, maximum)  # which raises
     return checked

@@ -15,7 +15,7 @@ from dnnffi.spec.layouts import contiguous_strides
 from dnnffi.spec.sequences import as_integers
 
 MAX_DIMS = 8
-"""The most dimensions of a tensor or filter."""
+"""The largest number of dimensions of a tensor or filter."""
 
 
 class TensorInfo(NamedTuple):
@@ -31,7 +31,7 @@ class TensorDescriptor(Descriptor):
 
     _kind = "Tensor"
     _data_types: ClassVar[Mapping[str, int]]
-    _least_rank: ClassVar[int]
+    _min_rank: ClassVar[int]
     _setter: ClassVar[str]
     _sizer: ClassVar[str]
 
@@ -91,7 +91,7 @@ class TensorDescriptor(Descriptor):
     ) -> TensorInfo:
         dtype = data_type("dtype", dtype, cls._data_types)
         given = integers("shape", shape, 1)
-        padded = padded_shape(given, min_rank, cls._least_rank)
+        padded = padded_shape(given, min_rank, cls._min_rank)
         contiguous = contiguous_strides(padded)
         if strides is None:
             return TensorInfo(dtype, padded, _spanned(padded, contiguous))
@@ -113,12 +113,12 @@ class TensorDescriptor(Descriptor):
         return TensorInfo(dtype, padded, _spanned(padded, (*taken, *contiguous[len(given) :])))
 
 
-def padded_shape(shape: tuple[int, ...], min_rank: object, least: int) -> tuple[int, ...]:
-    """``shape`` with trailing dimensions of 1 up to ``min_rank``; ``least`` to 8 dimensions."""
+def padded_shape(shape: tuple[int, ...], min_rank: object, least_rank: int) -> tuple[int, ...]:
+    """Return ``shape`` with dimensions of 1 up to ``min_rank``; ``least_rank`` to 8 in all."""
     padded = shape + (1,) * (check_range("min_rank", min_rank, 0, MAX_DIMS) - len(shape))
-    if not least <= len(padded) <= MAX_DIMS:
+    if not least_rank <= len(padded) <= MAX_DIMS:
         raise ValueError(
-            f"shape must have {least} to {MAX_DIMS} dimensions, after padding to min_rank; "
+            f"shape must have {least_rank} to {MAX_DIMS} dimensions, after padding to min_rank; "
             f"got {list(shape)}"
         )
     return padded
