@@ -13,11 +13,23 @@ import pytest
 from verification import pytest_runtest_call, refused, write  # noqa: F401
 
 from dnnffi.rnn import tuner, tuning
+from dnnffi.runtime import kernels
 
 HERE = Path(__file__).resolve().parent
 
 # JAX is to leave the device's memory to others: CuPy, PyTorch, tests in other processes.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_kernels(tmp_path_factory):
+    """Let the processes of a run share compiled kernels: most are of the tests of several."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "kernel_folder", lambda: folder / "kernels")
+        yield
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import re
 import threading
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.config import KernelConfig
+from dnnffi.backends.own.recurrent.executor import OwnNetwork
 from dnnffi.backends.own.recurrent.kernels import bias_kernel, small_products_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
 from dnnffi.backends.own.recurrent.one_step import OneStepExecutor
@@ -529,6 +531,31 @@ def test_layers_run_at_once_where_nothing_comes_between(
     alike = [{one.kind.layers for one in pair if one} for pair in found]
     first = alike.index({1})
     assert alike == [{layers}] * first + [{1}] * (len(found) - first)
+
+
+@pytest.mark.parametrize("architecture", [(8, 0, 108), (9, 0, 132)])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.parametrize("hidden_size", [64, 96, 128])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_neither_pass_runs_layers_at_once_where_something_is_dropped(
+    own, memory, monkeypatch, architecture, mode, hidden_size, batch
+):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(*architecture))
+    fields = {"mode": mode, "hidden_size": hidden_size, "num_layers": 2, "dtype": "float16"}
+    problem = with_spec(PROBLEM._replace(batch=batch, training=True, dropout=0.5), **fields)
+    found = [pair for _, pair in own._named(problem)]
+    assert found
+    assert {one.kind.layers for pair in found for one in pair} == {1}
+
+
+def test_a_backward_kernel_of_all_layers_is_refused_with_dropout(own, memory, monkeypatch):
+    monkeypatch.setattr(memory, "architecture", lambda device: Architecture(9, 0, 132))
+    problem = with_spec(PROBLEM._replace(training=True), num_layers=2, hidden_size=128)
+    forward, *_ = (one for one, _ in own._pairs(problem) if one.kind.layers == 1)
+    backward, *_ = (two for _, two in own._pairs(problem) if two.kind.layers == 2)
+    make = partial(OwnNetwork, problem._replace(dropout=0.5), 0, memory, None, "own")
+    with pytest.raises(ValueError, match="layers that run at once have no dropout"):
+        make(forward, backward)
 
 
 def test_what_is_measured_without_dropout_has_the_same_name_with_it(own, memory, made, monkeypatch):

@@ -64,6 +64,11 @@ class _Pair(NamedTuple):
     forward: KernelConfig
     backward: KernelConfig | None
 
+    @property
+    def layers_at_once(self) -> int:
+        """The most layers that a launch of one of the kernels runs."""
+        return max(one.kind.layers for one in self if one is not None)
+
     def kernels(self, problem: RNNProblem) -> Iterator[KernelConfig | KernelSource]:
         """Yield the kernels that the executor launches."""
         yield self.forward
@@ -242,7 +247,7 @@ class OwnCandidates:
             name = str(forwards.setdefault(forward, len(forwards) + 1))
             if backward is not None:
                 name += f".{backwards.setdefault(backward, len(backwards) + 1)}"
-            if forward.kind.layers == 1 or not problem.drops:
+            if pair.layers_at_once == 1 or not problem.drops:
                 named.append((name, pair))
         return named
 

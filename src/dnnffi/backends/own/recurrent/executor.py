@@ -143,7 +143,11 @@ class OwnNetwork:
                 if kind.ragged and not self.has_device_lengths:
                     self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
         self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
-        self.dropout = DropoutKernels(spec.dtype, memory) if problem.drops else None
+        self.dropout = None
+        if problem.drops:
+            if any(one is not None and one.kind.layers > 1 for one in (forward, backward)):
+                raise ValueError("layers that run at once have no dropout between them")
+            self.dropout = DropoutKernels(spec.dtype, memory)
         # Constants for all sizes: a new size does not compute them again.
         self.position_bytes = kind.padded * self.item_bytes
         """Bytes of the units of one position in arrays of the kernels."""
