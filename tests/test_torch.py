@@ -437,6 +437,13 @@ def test_results_are_gone_with_their_last_name():
             r"^weights must be a sequence of tensors, an RNNWeights, or one",
         ),
         ({"lenghts": [1]}, r"unexpected keyword argument 'lenghts'"),
+        ({"num_layers": [1]}, r"^num_layers must be an integer; got list"),
+        ({"bidirectional": [True]}, r"^bidirectional must be True or False"),
+        ({"weights": "flat", "spec": {}}, r"^spec must be an RNNSpec; got dict"),
+        ({"weights": "flat", "spec": "its own", "layout": ["cudnn"]}, r"^layout must be"),
+        ({"backend": np.zeros(2)}, r"^backend must be"),
+        ({"dropout": np.zeros(2)}, r"^dropout must be a number; got ndarray"),
+        ({"resets": "sparse"}, r"^resets must be a dense tensor"),
     ],
 )
 def test_a_wrong_argument_of_a_network_is_named(change, error):
@@ -446,6 +453,10 @@ def test_a_wrong_argument_of_a_network_is_named(change, error):
     given |= change
     if isinstance(given["x"], str):
         given["x"] = torch.nn.utils.rnn.pack_padded_sequence(draw(5, 2, 3), [5, 4])
+    if given.get("spec") == "its own":
+        given["spec"] = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4)
+    if "resets" in given:
+        given["resets"] = torch.ones(5, 2, dtype=torch.bool).to_sparse()
     if given["weights"] in list(made):
         given["weights"] = made[given["weights"]]()
     arguments = [given.pop(name) for name in ("x", "hx", "weights")]

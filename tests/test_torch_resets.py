@@ -106,6 +106,35 @@ def test_resets_of_packed_rows_are_packed_as_they_are():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_part_with_one_row_for_all_stays_among_packed_rows(part):
+    module = dnnffi.torch.LSTM(INPUT_SIZE, HIDDEN_SIZE, num_layers=2, dtype=DTYPE)
+    rows = [torch.randn(length, INPUT_SIZE, dtype=DTYPE) for length in (2, 5, 3)]
+    packed = torch.nn.utils.rnn.pack_sequence(rows, enforce_sorted=False)
+    resets = torch.rand(len(packed.data)) > 0.5
+    reset_to = list(state("lstm", len(rows)))
+    reset_to[part] = reset_to[part][:, :1]
+    found, _ = module(packed, resets=resets, reset_to=reset_to)
+    reset_to[part] = reset_to[part].repeat(1, len(rows), 1)
+    expected, _ = module(packed, resets=resets, reset_to=reset_to)
+    torch.testing.assert_close(found.data, expected.data)
+
+
+@pytest.mark.parametrize("name", ["hx", "reset_to"])
+@pytest.mark.parametrize("form", ["packed", "without a batch"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_states_of_another_structure_are_refused_by_name(name, form, count):
+    module = dnnffi.torch.LSTM(INPUT_SIZE, HIDDEN_SIZE, dtype=DTYPE)
+    x = torch.randn(STEPS, INPUT_SIZE, dtype=DTYPE)
+    if form == "packed":
+        x = torch.nn.utils.rnn.pack_sequence([x[:2], x], enforce_sorted=False)
+    states = (torch.zeros(1, 2, HIDDEN_SIZE, dtype=DTYPE),) * count
+    resets = torch.zeros(len(x[0]) if form == "packed" else STEPS, dtype=torch.bool)
+    keywords = {"hx": states} if name == "hx" else {"resets": resets, "reset_to": states}
+    with pytest.raises(TypeError, match=rf"^{name} of an LSTM must be"):
+        module(x, **keywords)
+
+
 def test_input_without_a_batch_has_resets_without_one():
     module = dnnffi.torch.LSTM(INPUT_SIZE, HIDDEN_SIZE, dtype=DTYPE)
     x, resets = torch.randn(STEPS, INPUT_SIZE, dtype=DTYPE), torch.rand(STEPS) > 0.5

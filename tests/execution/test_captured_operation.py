@@ -71,6 +71,14 @@ def test_a_graph_of_another_executor_is_not_known(made):
     assert operation.graph((1,), second, id) is None
 
 
+def test_a_graph_of_an_executor_that_was_replaced_makes_room(made):
+    operation, *_ = made
+    first, second = Owner(), Owner()
+    for executor in (first, first, second, second):
+        operation.graph((1,), executor, id)
+    assert operation.graphs[1,].executor is second
+
+
 def test_a_graph_keeps_its_executor_and_the_handle_that_it_was_captured_with(made):
     operation, _, launches, _ = made
     executor = Owner()

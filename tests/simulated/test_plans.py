@@ -505,6 +505,24 @@ def chosen(simulator, direct, replayed, staged=False):
     simulator.rnn.tuner.measure = lambda problem, device, budget, borrowed: choice
 
 
+@pytest.mark.parametrize("measured", ["before the warm-up", "after it"])
+def test_no_kernels_are_compiled_in_a_capture_of_the_user(simulator, measured):
+    weights = weights_of(simulator)
+    simulator.memory.stream = simulator.memory.new_stream()
+    x, other = (random(simulator, SPEC.x_shape(STEPS + more, BATCH), 1) for more in (0, 1))
+    lstm(x if measured == "after it" else other, None, weights)
+    chosen(simulator, "standard", "persist_dynamic")
+    for _ in range(CALLS_BEFORE_TUNING):
+        lstm(other, None, weights)
+    if measured == "before the warm-up":
+        lstm(x, None, weights)
+    before = simulator.calls("cudnnBuildRNNDynamic")
+    simulator.memory.capture_number = 17
+    lstm(x, None, weights)
+    simulator.memory.capture_number = 0
+    assert simulator.calls("cudnnBuildRNNDynamic") == before
+
+
 def kept_for_users(simulator):
     """The algorithms that captures of users keep alive, and how many handles."""
     kept = simulator.rnn.resources.graphs.user_captures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from simulated import external_memory
 
 import dnnffi
 from dnnffi.device.external import device_array
+from dnnffi.errors import UnsupportedError
 
 torch = pytest.importorskip("torch")
 
@@ -465,3 +467,59 @@ def test_lengths_on_the_gpu_are_clamped_in_every_dtype(gpu, dtype):
     found = network._lengths(given, on_gpu(torch.ones(1)))
     assert found.dtype is torch.int32
     assert found.tolist() == [0, 3, min(most, 2**31 - 1)]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_backward_reads_weights_where_they_were_moved(gpu, is_known):
+    """FSDP frees the memory of the weights after the forward pass, and fills it again."""
+    module = network_of()
+    given, flat = parameters_of(module, "one buffer")
+    values = torch.randn(BATCH, STEPS, INPUT_SIZE, dtype=DTYPE).transpose(0, 1)
+    x = on_gpu(values.contiguous()) if is_known else on_gpu(values)
+    x.requires_grad_()
+    for _ in range(3):
+        y, _ = dnnffi.torch.lstm(x, None, given)
+    expected_x = values.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(module(expected_x)[0].sum(), expected_x)
+    storage, held = flat.untyped_storage(), flat.detach().as_subclass(torch.Tensor).clone()
+    nbytes, before = storage.nbytes(), storage.data_ptr()
+    gpu.release(before)
+    storage.resize_(0)
+    taken = torch.empty(nbytes, dtype=torch.uint8)  # noqa: F841 - others use the memory
+    storage.resize_(nbytes)
+    assert storage.data_ptr() != before
+    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(flat):
+        flat.as_subclass(torch.Tensor).copy_(held)
+    gpu.register(given[0].as_subclass(torch.Tensor))
+    (found,) = torch.autograd.grad(y, x, on_gpu(torch.ones(y.shape, dtype=DTYPE)))
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)
+
+
+def test_options_on_the_gpu_may_be_any_mapping(gpu):
+    given, _ = parameters_of(network_of(), "one buffer")
+    x = on_gpu(torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    expected, _ = dnnffi.torch.lstm(x, None, given, options={"tune": "off"})
+    found, _ = dnnffi.torch.lstm(x, None, given, options=MappingProxyType({"tune": "off"}))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_gradient_that_an_allocator_cannot_sum_is_refused_before_it_is_computed(all_on_gpu):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+
+    def allocate(shape, dtype):
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
+
+    flat = torch.zeros(dnnffi.weight_layout(spec, "cudnn").size, dtype=DTYPE)
+    y, _, ctx = dnnffi.gru_forward(
+        torch.zeros(STEPS, BATCH, 3, dtype=DTYPE),
+        torch.zeros(1, BATCH, 4, dtype=DTYPE),
+        dnnffi.RNNWeights(device_array("weights", flat), spec),
+        lengths=[0] * BATCH,
+        resets=torch.zeros(STEPS, BATCH, dtype=torch.uint8),
+        reset_to=torch.zeros(1, 1, 4, dtype=DTYPE),
+        backend="cudnn",
+        options={"allocator": allocate},
+    )
+    with pytest.raises(UnsupportedError, match="no gradient of reset_to with one row for all"):
+        ctx.backward(torch.ones_like(y))
+    assert ctx.backward(torch.ones_like(y), need="x").x.shape == (STEPS, BATCH, 3)

@@ -219,8 +219,10 @@ class CapturedOperation(Replays):
         A missing graph is captured if it is due: when ``key`` recurs, and there is memory.
         """
         known = self.graphs.get(key)
-        if known is not None and known.executor is executor:
-            return known
+        if known is not None:
+            if known.executor is executor:
+                return known
+            self.drop(key)  # of a thread that captured before the executor changed
         if not self.due(key):
             return None
         launches: list[Launch] = []

@@ -20,7 +20,7 @@ from dnnffi.execution.embedding import (
 from dnnffi.rnn import unchanged, validate
 from dnnffi.rnn.call import CallArrays, pair
 from dnnffi.rnn.context import Phase
-from dnnffi.rnn.resets import row_gradient
+from dnnffi.rnn.resets import check_sums, row_gradient
 from dnnffi.spec.checks import check_flag
 from dnnffi.spec.names import GradientName
 from dnnffi.spec.problem import RNNProblem
@@ -161,6 +161,9 @@ class RNNContext(Generic[ArrayT]):
             dh_n = call.optional("dh_n", dh_n, plan.h_shape)
             dc_n = call.optional("dc_n", dc_n, plan.c_shape)
         dy = call.optional("dy", dy, plan.y_shape)
+        reset_h = None if call.resets is None else call.resets.h
+        if "reset_to" in wanted and reset_h is not None and reset_h.shape[1] != problem.batch:
+            check_sums(reset_h)  # before the reserve space is spent
         found = self._spend(dy, dh_n, dc_n, "weights" in wanted, retain)
         dx, dh_0, dc_0, dweights, of_resets = found
         dhx_0: Any = None

@@ -78,17 +78,25 @@ def check_rows(of_h: int, of_c: int) -> None:
         )
 
 
-def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:
-    """Return the gradient of a reset state of 1 or B ``rows``, from ``gradient`` [L*D, B, .]."""
-    if gradient is None or gradient.shape[1] == rows:
-        return gradient
-    if not hasattr(gradient, "sum"):
+def check_sums(array: AnyArray) -> None:
+    """Raise `UnsupportedError` for an array of an allocator.
+
+    It has no sum, which the gradient of a reset state with one row for all is.
+    """
+    if not hasattr(array, "sum"):
         raise UnsupportedError(
             "dnnffi",
             "",
             "with an allocator there is no gradient of reset_to with one row for all; give one for "
             "each row, or leave it out of need",
         )
+
+
+def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:
+    """Return the gradient of a reset state of 1 or B ``rows``, from ``gradient`` [L*D, B, .]."""
+    if gradient is None or gradient.shape[1] == rows:
+        return gradient
+    check_sums(gradient)
     total: AnyArray = gradient.sum(axis=1, keepdims=True)
     return total
 

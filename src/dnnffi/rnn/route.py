@@ -157,7 +157,9 @@ class RouteFinder:
         self.is_pending = self._is_unmeasured or self._is_incomplete
 
     def update(self) -> None:
-        """Use the newest choice of the network."""
+        """Use the newest choice of the network, unless in a capture."""
+        if self._is_captured():
+            return
         self.version = self.network.version
         choice = self._newest_choice
         if choice is not None and choice is not self._used:
@@ -218,7 +220,14 @@ class RouteFinder:
         self.route = Route.of(direct, replayed, choice.found.staged)
         self.forget_graphs()
 
+    def _is_captured(self) -> bool:
+        """Whether the current stream is captured: executors may allocate and compile when made."""
+        tuner = self.network.tuner
+        return tuner is not None and tuner.is_capturing()
+
     def _complete(self) -> None:
+        if self._is_captured():
+            return
         choice, direct = self._used, self.route.direct
         assert choice is not None
         assert choice.replayed is not None

@@ -205,14 +205,7 @@ class TensorContext:
         weights = self._weights
         if self._saved is None or weights is None:
             raise ContextError("a backward pass has spent the reserve space")
-        weights_at = weights.data.ptr
-        if weights.owner is None and first_weight is not None:
-            weights_at = first_weight.data_ptr()
-            if not weights_at:
-                raise ContextError(
-                    "the memory of the weights was freed after the forward pass; call backward "
-                    "before it is"
-                )
+        weights_at = weights_address(weights, first_weight)
         before = thread.use
         try:
             thread.use = self._allocation.allocator, self._allocation.stream()
@@ -255,6 +248,21 @@ class TensorContext:
         dweights_at = 0 if dweights is None else dweights.data_ptr()
         plan.launch_backward(context, at, _pointers(arrays), dweights_at, _pointers(of_resets))
         return dx, dhx, dweights, of_resets
+
+
+def weights_address(weights: DeviceArray, first_weight: Tensor | None) -> int:
+    """Return where the weights of a call are now: at ``first_weight`` if they have no owner.
+
+    Raises `ContextError` if their memory was freed.
+    """
+    if weights.owner is not None or first_weight is None:
+        return weights.data.ptr
+    address = first_weight.data_ptr()
+    if not address:
+        raise ContextError(
+            "the memory of the weights was freed after the forward pass; call backward before it is"
+        )
+    return address
 
 
 def _new_states(plan: ExecutorPlan, allocator: TensorAllocator) -> tuple[Tensor, Tensor | None]:

@@ -6,7 +6,8 @@ pass and the layout of the parameters in memory are dnnffi's.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.spec.names import Integers
-from dnnffi.torch.network import RNNKeywords, autocast_dtype, run
+from dnnffi.torch.network import RNNKeywords, autocast_dtype, run, state_parts
 from dnnffi.torch.tensors import DTYPE_NAMES, KIND, check_tensor
 from dnnffi.torch.weights import lay_out, list_form
 
@@ -77,10 +78,8 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
                 )
             x, batch_sizes, sorted_indices, unsorted_indices = input
             keywords["batch_sizes"] = batch_sizes.tolist()
-            if hx is not None:
-                hx = self.permute_hidden(hx, sorted_indices)
-            if reset_to is not None:
-                reset_to = self._sorted(reset_to, sorted_indices)
+            hx = self._sorted("hx", hx, sorted_indices)
+            reset_to = self._sorted("reset_to", reset_to, sorted_indices)
         else:
             keywords["batch_first"] = self.batch_first
         if not isinstance(x, Tensor):
@@ -94,7 +93,9 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             if lengths is not None:
                 raise ValueError("lengths are for a batch; input has no dimension for one")
             x = x.unsqueeze(0 if self.batch_first else 1)
-            resets, reset_to = self._with_batch(resets, reset_to)
+            if isinstance(resets, Tensor):
+                resets = resets.unsqueeze(0 if self.batch_first else 1)
+            reset_to = self._each("reset_to", reset_to, lambda state: state.unsqueeze(1))
         if lengths is not None:
             keywords["lengths"] = lengths
         if resets is not None or reset_to is not None:
@@ -118,19 +119,33 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             last = self.permute_hidden(last, unsorted_indices)
         return y, last
 
-    def _sorted(self, reset_to: Any, indices: Tensor | None) -> Any:
-        """Return the states of resets in the order of packed rows; one row for all stays."""
-        first = reset_to[0] if isinstance(reset_to, tuple | list) else reset_to
-        is_each = isinstance(first, Tensor) and first.dim() == 3 and first.size(1) > 1
-        return self.permute_hidden(reset_to, indices) if is_each else reset_to
+    def _sorted(self, name: Literal["hx", "reset_to"], states: Any, indices: Tensor | None) -> Any:
+        """Return states in the order of packed rows; those of another number of rows stay."""
+        if indices is None:
+            return states
+        rows = indices.numel()
 
-    def _with_batch(self, resets: Any, reset_to: Any) -> tuple[Any, Any]:
-        """Return resets and their states of an input without a batch with one row."""
-        if isinstance(resets, Tensor):
-            resets = resets.unsqueeze(0 if self.batch_first else 1)
-        if isinstance(reset_to, tuple | list):
-            return resets, tuple(state.unsqueeze(1) for state in reset_to)
-        return resets, reset_to if reset_to is None else reset_to.unsqueeze(1)
+        def in_order(state: Tensor) -> Tensor:
+            has_each = state.dim() == 3 and state.size(1) == rows
+            return state.index_select(1, indices) if has_each else state
+
+        return self._each(name, states, in_order)
+
+    def _each(
+        self,
+        name: Literal["hx", "reset_to"],
+        states: Any,
+        change: Callable[[Tensor], Tensor],
+    ) -> Any:
+        """Return states with ``change`` applied to each part; None stays None.
+
+        Raises ``TypeError`` for states of another structure.
+        """
+        if states is None:
+            return None
+        parts = state_parts(_MODES[self.mode], states, name)
+        changed = tuple(None if part is None else change(part) for part in parts)
+        return changed if self.mode == "LSTM" else changed[0]
 
     def flatten_parameters(self) -> None:
         """Lay the parameters out in one buffer in cuDNN's order, if they are on a GPU of NVIDIA.

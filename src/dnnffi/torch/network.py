@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
 from torch import Tensor
 
-from dnnffi.device.torch_tensors import check_not_traced, is_compiling, uncompiled
+from dnnffi.device.external import DeviceArray
+from dnnffi.device.torch_tensors import check_not_traced, detached, is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import ContextError, UnsupportedError
 from dnnffi.execution.embedding import embeds
 from dnnffi.rnn import functions as core
+from dnnffi.rnn.executor_plan import SavedForward
 from dnnffi.rnn.resets import RESET_NAMES, check_given
 from dnnffi.rnn.row_arrays import is_on_device
 from dnnffi.spec.names import BackendName, GradientName, Integers, LayoutName
 from dnnffi.spec.options import RNNOptionsDict
+from dnnffi.spec.problem import check_dropout
 from dnnffi.spec.rnn import RNNSpec
-from dnnffi.spec.sequences import as_integers
+from dnnffi.spec.sequences import as_integers, check_batch_sizes
 from dnnffi.torch.autograd import (
     has_tangents,
     keeps_graph,
     recorded,
     runs_in_backward,
 )
-from dnnffi.torch.known import GRADIENT_NAMES, TensorContext, run_known
+from dnnffi.torch.known import GRADIENT_NAMES, TensorContext, run_known, weights_address
 from dnnffi.torch.tensors import (
     allocation_on,
     as_array,
@@ -97,11 +100,16 @@ def run(
     if x.is_cuda and torch.cuda.current_device() != x.get_device():
         with on_device(x):
             return run(mode, x, hx, weights, spec, layout, retain, keywords)
-    states, resets, dropout = _states(mode, hx, "hx"), None, 0.0
+    states, resets, dropout = state_parts(mode, hx, "hx"), None, 0.0
     num_states = len(states)
     if keywords:
         _read_sizes(keywords, x)
         dropout = keywords.get("dropout", 0.0)
+        if dropout.__class__ is not float:
+            dropout = keywords["dropout"] = check_dropout(dropout)
+        options: Any = keywords.get("options")
+        if options.__class__ is not dict and isinstance(options, Mapping):
+            keywords["options"] = cast("RNNOptionsDict", dict(options))
         if keywords.get("resets") is not None or keywords.get("reset_to") is not None:
             resets, *replacing = _resets(mode, x, keywords)
             states = (*states, *replacing)
@@ -227,7 +235,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 _STATE_NAMES = "h_0", "c_0"
 
 
-def _states(mode: str, hx: Any, name: str) -> tuple[Any, ...]:
+def state_parts(mode: str, hx: Any, name: str) -> tuple[Any, ...]:
     """Return the parts of hx or reset_to, (h, c) of an LSTM, else (h,); None is for zeros."""
     names = _STATE_NAMES if name == "hx" else RESET_NAMES
     if hx is None:
@@ -256,18 +264,22 @@ def _resets(mode: str, x: Tensor, keywords: RNNKeywords) -> tuple[Any, ...]:
     check_tensor("resets", resets)
     if resets.is_floating_point() or resets.is_complex():
         raise TypeError(f"resets must be bool or integers; got {resets.dtype}")
+    if resets.layout is not torch.strided:
+        detached("resets", resets)  # which refuses it
     flags = resets if resets.dtype is torch.bool else resets != 0
-    flags = flags.to(x.device, non_blocking=True).view(torch.uint8)
-    batch_sizes: Any = keywords.get("batch_sizes")  # a tuple by now
+    if x.is_cuda and not flags.is_cuda and flags.is_pinned():
+        flags = flags.clone()  # the caller may write to it before the GPU has read it
+    flags = flags.to(x.device, non_blocking=x.is_cuda).view(torch.uint8)
+    batch_sizes: Any = keywords.get("batch_sizes")
     if batch_sizes is not None:
-        batch = batch_sizes[0] if batch_sizes else 0
+        batch = check_batch_sizes(batch_sizes)[0]
     else:
         batch = x.shape[0 if keywords.get("batch_first", False) else 1] if x.dim() == 3 else 1
     states = (
         state.expand(-1, batch, -1)
         if state is not None and state.dim() == 3 and state.shape[1] == 1
         else state
-        for state in _states(mode, reset_to, "reset_to")
+        for state in state_parts(mode, reset_to, "reset_to")
     )
     return flags, *states
 
@@ -374,6 +386,7 @@ def _gradients(
             read = x, y, others[:count], first_weight
             found = context.gradients(*read, given, weights_needed=needed, retain=retain)
         else:
+            _follow_weights(context, first_weight)
             found = _gradients_of_core(context, x, given, need, retain)
     except ContextError:
         if not context.is_spent:
@@ -386,6 +399,18 @@ def _gradients(
     states = states[:count] if resets is None else (*states[:count], *of_resets[:count])
     weights = others[len(states) : None if resets is None else -1]
     return dx, *states, *form.gradients(dweights, weights)
+
+
+def _follow_weights(context: Any, first_weight: Tensor | None) -> None:
+    """Let a context of the core read the weights where they are now, as `TensorContext` does."""
+    saved, weights = context._saved, context._call.weights
+    if not isinstance(saved, SavedForward) or not isinstance(weights, RNNWeights):
+        return
+    buffer: Any = weights._buffer
+    if isinstance(buffer, DeviceArray):
+        address = weights_address(buffer, first_weight)
+        if address != saved.at.weights:
+            context._saved = saved._replace(at=saved.at._replace(weights=address))
 
 
 def _gradients_of_core(

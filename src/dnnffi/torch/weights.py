@@ -16,6 +16,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from dnnffi.spec.checks import check_flag, check_range
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.weights import Block, WeightLayout, layout_of_flat, weight_layout
@@ -217,9 +218,20 @@ def _checked_list(tensors: list[Any]) -> list[Tensor]:
     return tensors
 
 
-@lru_cache(maxsize=MAX_LIST_FORMS, typed=True)
 def flat_form(spec: RNNSpec, layout: LayoutName | None, computed: torch.dtype | None) -> FlatForm:
-    """Return the form of a flat tensor; ``computed`` is the dtype of autocast, or None."""
+    """Return the form of a flat tensor; ``computed`` is the dtype of autocast, or None.
+
+    Raises as `layout_of_flat`.
+    """
+    if not isinstance(spec, RNNSpec):
+        raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
+    if layout is not None and layout.__class__ is not str:
+        layout_of_flat(spec, layout)  # the cache would say that it cannot be hashed
+    return _flat_form(spec, layout, computed)
+
+
+@lru_cache(maxsize=MAX_LIST_FORMS, typed=True)
+def _flat_form(spec: RNNSpec, layout: LayoutName | None, computed: torch.dtype | None) -> FlatForm:
     name = layout_of_flat(spec, layout)
     return FlatForm(weight_layout(spec if computed is None else in_dtype(spec, computed), name), {})
 
@@ -233,8 +245,12 @@ def list_form(
 ) -> ListForm:
     """Return the form of a list in PyTorch's order; ``computed`` is autocast's dtype, or None.
 
-    Raises ``TypeError`` or ``ValueError`` that names the tensor at fault.
+    Raises ``TypeError`` or ``ValueError`` that names the argument at fault.
     """
+    if num_layers.__class__ is not int:  # the cache would say that it cannot be hashed
+        check_range("num_layers", num_layers, 1)
+    if bidirectional.__class__ is not bool:
+        check_flag("bidirectional", bidirectional)
     dtype = tensors[0].dtype
     for index, tensor in enumerate(tensors):
         if tensor.dtype is not dtype:
@@ -294,7 +310,8 @@ def in_dtype(spec: RNNSpec, dtype: torch.dtype) -> RNNSpec:
 
 def is_in_cudnn_layout(backend: object) -> bool:
     """Whether a call on this backend reads weights in cuDNN's layout as they are."""
-    return backend in (None, "cudnn", "reference") and KIND == "cuda"
+    is_name = backend.__class__ is str  # an array has no one truth value
+    return KIND == "cuda" and (backend is None or (is_name and backend in ("cudnn", "reference")))
 
 
 def lay_out(parameters: Sequence[Tensor], form: ListForm) -> None:
