@@ -220,6 +220,11 @@ CONV_ROWS = (
         convs(FORWARD, batch=2**31 // (4 * 6 * 7) + 1),
         otherwise=NOT_VERIFIED,
     ),
+    ConvRow(
+        "An array of more than 2147483647 positions in one dimension",
+        convs(FORWARD, batch=2**31),
+        otherwise=NOT_VERIFIED,
+    ),
 )
 
 

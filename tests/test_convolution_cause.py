@@ -105,3 +105,8 @@ def test_shapes_that_fit_have_no_cause(problem, swapped):
 def test_an_error_about_something_else_stays_as_it_is():
     with pytest.raises(ValueError, match=r"^residual must have shape \(2, 4, 4, 5\); got \(1,\)$"):
         dnnffi.conv(zeros(X), zeros(W), residual=zeros((1,)))
+
+
+def test_weights_without_dimensions_have_the_error_alone():
+    with pytest.raises(ValueError, match=r"^w must have 3, 4 or 5 dimensions, .*; got \(\)$"):
+        dnnffi.conv(zeros((2, 3, 1, 1)), zeros(()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,15 @@ import pytest
 from dnnffi.device import arrays
 from dnnffi.device.arrays import as_array
 from dnnffi.device.external import DeviceArray
+
+
+@pytest.fixture
+def half_imported(monkeypatch):
+    """CuPy while another thread imports it: its module has no classes yet."""
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    arrays._kind_of_class.cache_clear()
+    yield
+    arrays._kind_of_class.cache_clear()
 
 
 class Labelled(np.ndarray):
@@ -46,6 +57,21 @@ def test_arrays_and_subclasses_that_change_nothing_are_taken_as_they_are(tmp_pat
     mapped = np.memmap(tmp_path / "mapped", np.float32, "w+", shape=(3,))
     for array in (plain, plain.view(Labelled), mapped):
         assert as_array("dy", array) is array
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [(arrays.array_module, np), (arrays.kind, "host")]
+)
+@pytest.mark.usefixtures("half_imported")
+def test_an_array_of_numpy_needs_nothing_of_a_cupy_that_is_being_imported(function, expected):
+    assert function(np.ones(3)) == expected
+
+
+@pytest.mark.usefixtures("half_imported")
+def test_an_array_of_another_library_is_taken_while_cupy_is_being_imported():
+    values = np.ones(3)
+    other = SimpleNamespace(__array_interface__=values.__array_interface__, values=values)
+    assert as_array("x", other).tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, BufferError, ValueError])

@@ -179,6 +179,21 @@ def test_what_an_interface_tells(waited, entries):
     assert waited == [None]
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"shape": tuple(np.int64([2, 3]))},
+        {"strides": tuple(np.int64([12, 4]))},
+        {"data": (np.uint64(4096), False)},
+    ],
+    ids=["shape", "strides", "address"],
+)
+def test_integers_of_numpy_in_an_interface_are_integers(waited, entries):
+    array = device_array("x", Interface(**entries), kind="cuda", strided=True)
+    numbers = (*array.shape, *array.strides, array.data.ptr)
+    assert {type(number) for number in numbers} == {int}
+
+
 def test_the_stream_of_an_interface(waited):
     device_array("x", Interface(stream=7), kind="cuda")
     assert waited == [7]
@@ -335,6 +350,13 @@ def test_views():
         empty.reshape(0, -1)
     with pytest.raises(ValueError, match="whole rows"):
         array[::2]
+
+
+@pytest.mark.parametrize("place", [0, ..., (0, 1), None])
+def test_a_place_that_is_no_slice_is_refused(place):
+    array = device_array("x", Producer(shape=(4, 2)))
+    with pytest.raises(ValueError, match="is taken in whole rows"):
+        array[place]
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -154,6 +154,28 @@ def test_a_tensor_of_the_allocator_is_not_asked_whether_it_is_writable(monkeypat
                 array.allocated(shape, np.dtype(dtype), "cuda")
 
 
+@pytest.fixture
+def unaligned(monkeypatch):
+    """What the allocator returns, at an address that is no multiple of 16."""
+    monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
+    made = FakeTensor()
+    monkeypatch.setattr(made, "data_ptr", lambda: 0x5008, raising=False)
+    with using(lambda shape, dtype: made, stream=CURRENT_STREAM):
+        yield made
+
+
+@pytest.mark.usefixtures("unaligned")
+def test_a_result_at_an_address_that_is_no_multiple_of_16_is_refused():
+    message = "^what the allocator returned must begin at a multiple of 16 bytes; it is at 0x5008$"
+    with pytest.raises(ValueError, match=message):
+        array.allocated((2, 3), np.dtype("f4"), "cuda")
+
+
+def test_a_result_without_elements_may_be_at_any_address(unaligned):
+    unaligned.shape = (0, 3)
+    assert array.allocated((0, 3), np.dtype("f4"), "cuda").data.ptr == 0x5008
+
+
 def test_the_current_device_is_that_of_an_allocated_array(monkeypatch):
     monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
     with using(lambda shape, dtype: FakeTensor(), stream=CURRENT_STREAM):

@@ -99,7 +99,10 @@ def test_the_table_of_convolutions_quotes_the_limits():
     ]
     refused = [{words for words in rows if rows[words][n].startswith("no:")} for n in range(3)]
     assert refused == [
-        {"Transposed, an output padding of the stride or more"},
+        {
+            "Transposed, an output padding of the stride or more",
+            "An array of more than 2147483647 positions in one dimension",
+        },
         {
             "float64",
             "Bias, residual and ReLU, bfloat16",
@@ -107,6 +110,7 @@ def test_the_table_of_convolutions_quotes_the_limits():
             '"math": "strict"',
             '"math": "fast"',
             "An array of more than 2147483647 elements",
+            "An array of more than 2147483647 positions in one dimension",
             "In one kernel: bias, residual and ReLU",
             *(
                 f"In one kernel: bias and ReLU, {what}"

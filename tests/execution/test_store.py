@@ -485,6 +485,21 @@ def test_the_folder_of_the_user_is_that_of_platformdirs(monkeypatch, tmp_path, n
     assert path_of(tmp_path).parent == tmp_path / "dnnffi" / "rnn"
 
 
+def no_home(name):
+    raise RuntimeError("could not determine the home directory")
+
+
+@pytest.mark.parametrize(
+    "user_cache_dir", [no_home, lambda name: f"~/.cache/{name}"], ids=["raised", "relative"]
+)
+def test_a_user_without_a_home_directory_keeps_nothing(monkeypatch, tmp_path, user_cache_dir):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DNNFFI_CACHE_DIR")
+    monkeypatch.setattr(platformdirs, "user_cache_dir", user_cache_dir)
+    Store("rnn").write(KEY, VALUE)
+    assert list(tmp_path.iterdir()) == []
+
+
 # Several at once
 
 

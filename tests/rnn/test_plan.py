@@ -616,3 +616,13 @@ def test_an_empty_batch_of_arrays_is_checked():
             plan.forward(random((STEPS, 1, 3)), None, weights_of(SPECS["gru"]))
         with pytest.raises(ValueError, match=r"^h_0 must have shape \(1, 0, 5\)"):
             plan.forward(random((STEPS, 0, 3)), random((1, 2, 5)), weights_of(SPECS["gru"]))
+
+
+def test_a_batch_without_rows_has_an_empty_gradient_of_reset_to():
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=5)
+    weights = dnnffi.RNNWeights.random(spec, np.random.default_rng(0))
+    x, flags = np.zeros((4, 0, 3), "f4"), np.zeros((4, 0), bool)
+    with dnnffi.RNNPlan(spec, batch=0, steps=4, resets=True, training=True) as plan:
+        y, _ = plan.forward(x, None, weights, resets=flags, reset_to=np.zeros((1, 0, 5), "f4"))
+        *_, of_reset_to = plan.backward_data(np.zeros_like(y))
+    assert of_reset_to.shape == (1, 0, 5)

@@ -84,6 +84,7 @@ def test_many_parts_of_few_channels(simulator):
     ("shape", "expected"),
     [
         ((0, 3, 4), False),
+        ((2, 0, 5), False),
         ((2, 3, 4), True),
         ((1, 3, 2**15, 2**15), True),
         ((2**16, 1, 2**15), False),
@@ -189,6 +190,10 @@ def test_the_sum_is_made_on_the_device_of_the_array(on_host, device):
 def test_the_sum_of_nothing_is_0(on_host, shape):
     found = conv_bias.backward_bias(on_host.memory.zeros(shape))
     assert found.tolist() == [0.0] * 5
+
+
+def test_without_channels_there_are_no_sums(on_host):
+    assert conv_bias.backward_bias(on_host.memory.zeros((2, 0, 5))).shape == (0,)
 
 
 def test_nothing_is_allocated_for_a_sum_in_a_capture(on_host):

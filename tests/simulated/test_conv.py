@@ -16,7 +16,8 @@ from conformance import deviation
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends import registry
-from dnnffi.backends.conv_interface import ConvAddresses, addresses_of
+from dnnffi.backends.conv_interface import OWN, ConvAddresses, addresses_of
+from dnnffi.backends.cudnn import conv_executor
 from dnnffi.backends.cudnn.conv_executor import EngineExecutors, GraphExecutor
 from dnnffi.backends.cudnn.graph import known_wrong
 from dnnffi.backends.own.epilogue import EpilogueKernel
@@ -25,7 +26,14 @@ from dnnffi.convolution import backend
 from dnnffi.convolution import tuning as conv_tuning
 from dnnffi.convolution.backend import conv_backends
 from dnnffi.convolution.executor_plan import CAPTURED_AT, ExecutorConvPlan
-from dnnffi.errors import CudnnError, PerformanceWarning, UnsupportedError, ValidationError
+from dnnffi.errors import (
+    CompileError,
+    CudaError,
+    CudnnError,
+    PerformanceWarning,
+    UnsupportedError,
+    ValidationError,
+)
 from dnnffi.spec.conv import ConvSpec
 from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, OPERATIONS, ConvProblem
@@ -650,6 +658,62 @@ def test_no_engine_is_an_error_that_says_what_to_change(simulator):
     assert "deterministic'] False" not in text
 
 
+DEPTHWISE = ConvSpec(in_channels=4, out_channels=4, kernel=(3, 3), padding=1, groups=4)
+
+
+@pytest.fixture
+def without_kernels(simulator, monkeypatch):
+    """The library where every kernel of dnnffi's fails to compile."""
+
+    def kernel(*source, **keywords):
+        raise CompileError(5, "NVRTC_ERROR_INVALID_OPTION", "nvrtcCompileProgram")
+
+    monkeypatch.setattr(simulator.memory, "kernel", kernel)
+    return simulator
+
+
+def test_a_kernel_that_cannot_be_compiled_leaves_the_call_to_an_engine(
+    without_kernels, monkeypatch
+):
+    monkeypatch.setattr(conv_executor, "is_faster", lambda problem: True)
+    check(without_kernels, problem_of(spec=DEPTHWISE))
+    assert engine_of(without_kernels) != OWN
+
+
+@pytest.mark.usefixtures("folder")
+def test_kernels_that_cannot_be_compiled_leave_the_measurement_to_engines(without_kernels):
+    found = conv_tuning.measure_executors(
+        problem_of(spec=DEPTHWISE), 0, conv_backends.of("cudnn").source
+    )
+    assert found.candidates
+
+
+def test_a_call_that_needs_a_kernel_that_cannot_be_compiled_says_why(without_kernels):
+    without_kernels.control.standin_set_max_operations(1)
+    with pytest.raises(UnsupportedError, match="a kernel more: nvrtcCompileProgram returned"):
+        check(without_kernels, problem_of(**FUSED))
+
+
+def test_a_padded_image_whose_copy_cannot_be_compiled_says_why(without_kernels):
+    with pytest.raises(UnsupportedError, match="padding: nvrtcCompileProgram returned"):
+        check(without_kernels, problem_of(spec=ASYMMETRIC))
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_executor_that_cannot_be_made_ends_the_measurement_with_what_was_found(
+    simulator, monkeypatch
+):
+    all_executors = EngineExecutors._all
+
+    def first_alone(self):
+        yield next(all_executors(self))
+        raise CudaError(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cuModuleLoadData")
+
+    monkeypatch.setattr(EngineExecutors, "_all", first_alone)
+    found = conv_tuning.measure_executors(problem_of(), 0, conv_backends.of("cudnn").source)
+    assert len(found.candidates) == 1
+
+
 def test_a_second_search_lists_what_is_left_out_once(simulator):
     problem = problem_of(options=ConvOptions(math="strict"))
     executors = EngineExecutors(simulator.library, problem, current_launch(simulator.library))
@@ -671,6 +735,22 @@ def test_an_output_padding_of_the_stride_or_more(simulator):
     with pytest.raises(UnsupportedError, match=message):
         dnnffi.conv_transpose(x, w, dilation=3, output_padding=2, backend="cudnn")
     assert simulator.calls("*") == 0
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "geometry"),
+    [
+        ((1, 1, 3 * 10**9), {}),
+        ((3 * 10**9, 1, 1), {}),
+        ((1, 1, 5), {"padding": ((0, 2**31 - 1),), "stride": 2**31 - 1}),
+    ],
+    ids=["image", "batch", "padded image"],
+)
+def test_a_size_beyond_32_bits_is_refused_before_the_library_is_asked(simulator, x_shape, geometry):
+    spec = ConvSpec.from_weight_shape((1, 1, 1), **geometry)
+    problem = ConvProblem.of(FORWARD, spec, x_shape)
+    with pytest.raises(UnsupportedError, match="at most 2147483647 positions in each dimension"):
+        conv_backends.of("cudnn").prepare(problem, 0)
 
 
 ASYMMETRIC = ConvSpec(in_channels=4, out_channels=6, kernel=(3, 2), padding=((0, 1), 1))

@@ -291,7 +291,8 @@ def _cuda_of_driver() -> int | None:
 def kept_on_disk() -> str:
     """Return the folder that dnnffi keeps between processes, or why there is none."""
     folder = cache_folder()
-    return f"not kept ({ENVIRONMENT_VARIABLE}=off)" if folder is None else str(folder)
+    why = f"{ENVIRONMENT_VARIABLE}=off, or no home directory"
+    return f"not kept ({why})" if folder is None else str(folder)
 
 
 def own_kernels_problem() -> str:

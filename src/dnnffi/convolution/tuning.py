@@ -185,8 +185,8 @@ def measure_executors(
         end = time.perf_counter() + (BUDGET if known is None else CLASS_BUDGET)
         launch = resources.launch(device, memory.current_stream())
         executors = source.executors(problem, launch, to_measure=known is None)
-        for executor in (
-            executors if known is None else _chosen_executors(executors, known, refused)
+        for executor in _until_failure(
+            executors if known is None else _chosen_executors(executors, known, refused), refused
         ):
             if times and time.perf_counter() >= end:
                 refused["others"] = "the time for measuring was over"
@@ -220,6 +220,16 @@ def measure_executors(
         for name in sorted(group, key=group.__getitem__)
     ]
     return ConvTuning(tuple(candidates), refused, problem.x_shape)
+
+
+def _until_failure(
+    executors: Iterator[ChosenExecutor], refused: dict[str, str]
+) -> Iterator[ChosenExecutor]:
+    """Yield executors until one cannot be made, which does not end a measurement with an error."""
+    try:
+        yield from executors
+    except FAILURES as error:
+        refused["others"] = f"{type(error).__name__}: {error}"
 
 
 def _chosen_executors(

@@ -22,8 +22,10 @@ from dnnffi.spec.checks import is_peculiar
 
 
 def _cupy_if_imported() -> Any:
-    # An array of a module that was never imported cannot have been passed.
-    return sys.modules.get("cupy")
+    # An array of a module that was never imported cannot have been passed. Nor one of a module
+    # that another thread is importing, which does not have its classes yet.
+    cupy = sys.modules.get("cupy")
+    return None if getattr(cupy, "ndarray", None) is None else cupy
 
 
 def array_module(array: AnyArray) -> ModuleType:
@@ -145,6 +147,9 @@ def kind(array: AnyArray) -> str | None:
 
 @cache
 def _kind_of_class(array_class: type) -> str | None:
+    # First, so that what is kept for NumPy's classes depends on no import that has not ended.
+    if issubclass(array_class, np.ndarray):
+        return "host"
     cupy = _cupy_if_imported()
     if cupy is not None and issubclass(array_class, cupy.ndarray):
         return "rocm" if cupy.cuda.runtime.is_hip else "cuda"

@@ -134,7 +134,7 @@ class PackedRNN:
         replaced = None
         if resets is not None:
             replaced = Resets.of(self._call, problem, resets, states)
-        if problem.has_steps:
+        if problem.has_steps or (keep_state and problem.batch):
             y, h_n, c_n = network.run(problem, x, h_0, c_0, keep_state, replaced)
         else:
             y, h_n, c_n, _ = EmptyRNNPlan(problem).forward(x, h_0, c_0, None)

@@ -130,7 +130,7 @@ class RNNPlan:
         self._dropout_state = dropout_state
         self._device = None if device is None else check_range("device", device, 0)
         self._weights: RNNWeights | None = None
-        self._reset_rows = 0  # of the reset_to of the last call, if it had one
+        self._reset_rows: int | None = None  # of the reset_to of the last call, if it had one
         self._known_lengths: Any = None
         """The lengths of the last call that needed no conversion."""
         self._known_out: dict[str, tuple[Any, tuple[Any, ...]]] = {}
@@ -222,7 +222,7 @@ class RNNPlan:
         y, h_n, c_n = self._buffers.forward(x, h_0, c_0, native, given, *of_rows)
         self._weights = weights
         given_resets = of_rows[1]
-        self._reset_rows = 0
+        self._reset_rows = None
         if given_resets is not None and given_resets.h is not None:
             self._reset_rows = given_resets.rows
         return (y, (h_n, c_n)) if self._has_cell else (y, h_n)
@@ -344,7 +344,7 @@ class RNNPlan:
         states = (dh_0, dc_0) if self._has_cell else dh_0
         if not self._problem.has_resets:
             return dx, states
-        if not self._reset_rows:
+        if self._reset_rows is None:
             return dx, states, None
         h, c = (row_gradient(one, self._reset_rows) for one in of_resets)
         return dx, states, (h, c) if self._has_cell else h

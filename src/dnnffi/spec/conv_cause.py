@@ -21,6 +21,8 @@ def conv_cause(
     ``arrays`` are the names of the two arrays of the call, whose shapes may have been swapped. The
     others are shapes that the call was told.
     """
+    if min(map(len, shapes.values())) < 3:
+        return None  # without channels and a spatial dimension nothing can be compared
     if fits(shapes, groups, transposed):
         return None  # the error is about something else
     num_groups = _groups_for(shapes, transposed)

@@ -247,9 +247,8 @@ def list_form(
 
     Raises ``TypeError`` or ``ValueError`` that names the argument at fault.
     """
-    if num_layers.__class__ is not int:  # the cache would say that it cannot be hashed
-        check_range("num_layers", num_layers, 1)
-    if bidirectional.__class__ is not bool:
+    if num_layers.__class__ is not int or bidirectional.__class__ is not bool:
+        check_range("num_layers", num_layers, 1)  # the cache would say that it cannot be hashed
         check_flag("bidirectional", bidirectional)
     dtype = tensors[0].dtype
     for index, tensor in enumerate(tensors):

@@ -301,3 +301,26 @@ def test_memory_of_workgroups_is_not_taken_for_zeros(device):
         for _ in range(10):
             before.run(x * np.float32(np.nan), options=options)
             assert np.isfinite(context.run(x, options=options)[0]).all()
+
+
+def test_a_call_in_which_no_row_has_a_step_leaves_the_kept_state():
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    x, h_0 = inputs(spec)
+    with dnnffi.pack_rnn(testing.weights(spec, 0), spec) as gru:
+        _, expected = gru.run(x, h_0, keep_state=True)
+        _, h_n = gru.run(x, keep_state=True, lengths=[0] * 3)
+        np.testing.assert_array_equal(h_n, expected)
+        gru.run(x, h_0, keep_state=True, lengths=[0] * 3)
+        after, _ = gru.run(x, keep_state=True)
+        expected, _ = gru.run(x, h_0)
+    np.testing.assert_array_equal(after, expected)
+
+
+def test_results_that_float16_does_not_hold_are_infinite_without_a_warning():
+    spec = dnnffi.RNNSpec(mode="rnn_relu", input_size=1, hidden_size=1, dtype="float16")
+    w_ih, *others = (np.zeros(one.shape, "f2") for one in spec.parameter_shapes())
+    weights = [w_ih + 40, *others]
+    with dnnffi.pack_rnn(weights, spec) as context, np.errstate(all="raise"):
+        y, h_n = context.run(np.full((2, 3, 1), 30_000, "f2"))
+    assert np.isposinf(y).all()
+    assert np.isposinf(h_n).all()

@@ -55,7 +55,7 @@ from dnnffi.backends.vendor.handle import Handle
 from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.device.arrays import check_aligned
 from dnnffi.device.interface import Array, Launch, MemoryWithGraphs
-from dnnffi.errors import CudnnError, UnsupportedError
+from dnnffi.errors import CompileError, CudaError, CudnnError, UnsupportedError
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, ConvProblem
 
@@ -63,6 +63,9 @@ _MEASURED_MODES = ("a", "b", "fallback")
 """The heuristics asked where candidates are measured."""
 
 _MAX_SHOWN = 4
+
+_NO_KERNEL = CompileError, CudaError, UnsupportedError
+"""Errors of a kernel of dnnffi's that cannot be compiled or loaded."""
 
 _GRAPHS: dict[tuple[str, bool], tuple[str, tuple[str, ...]]] = {
     # (operation, transposed): ordinary operation, operands in the order of the arguments, result
@@ -244,7 +247,13 @@ class EngineExecutors(TunableExecutors):
         own = self._own_choices()
         if not self._to_measure:
             own = own[:1] if self.run_by_record else []
-        yield from map(self._own, own)
+        for choice in own:
+            try:
+                executor = self._own(choice)
+            except _NO_KERNEL as error:
+                self.refused.append(Refusal(str(choice), None, str(error)))
+            else:
+                yield executor
         try:
             self._check_image()
         except UnsupportedError as error:
@@ -259,10 +268,21 @@ class EngineExecutors(TunableExecutors):
             except (CudnnError, UnsupportedError) as error:
                 self.refused.append(Refusal("the graph", None, str(error)))
                 continue
+            try:
+                epilogue = self._epilogue_after(graph)
+            except _NO_KERNEL as error:
+                self.refused.append(Refusal("a kernel more", None, str(error)))
+                continue
             modes, first = (_MEASURED_MODES, ALL) if self._to_measure else (MODES, FEW)
             asked = self._handle, graph, self._allowed
             for candidate in Candidates(*asked, modes=modes, first=first, refused=self.refused):
-                yield self._by_graph(graph, candidate)
+                try:
+                    made = self._by_graph(graph, candidate, epilogue)
+                except _NO_KERNEL as error:  # of the copy of the image
+                    candidate.plan.close()
+                    self.refused.append(Refusal("asymmetric padding", None, str(error)))
+                    return
+                yield made
 
     @cached_property
     def run_by_record(self) -> bool:
@@ -289,9 +309,13 @@ class EngineExecutors(TunableExecutors):
                 f"{self._image.padded_bytes + WORKSPACE_ALIGNMENT}"
             )
 
-    def _by_graph(self, graph: ConvolutionGraph, candidate: Candidate) -> GraphExecutor:
-        alone = self.problem.epilogue and not graph.fused
-        epilogue = self._epilogue if alone else None
+    def _epilogue_after(self, graph: ConvolutionGraph) -> EpilogueKernel | None:
+        """Return the kernel that follows a graph; None if everything is in the graph."""
+        return self._epilogue if self.problem.epilogue and not graph.fused else None
+
+    def _by_graph(
+        self, graph: ConvolutionGraph, candidate: Candidate, epilogue: EpilogueKernel | None
+    ) -> GraphExecutor:
         executor = self._executor(graph.operands, candidate, epilogue)
         recipes, choice = self._recipes, executor.choice
         if recipes is not None and recipes.find(choice) is None:
@@ -340,7 +364,7 @@ class EngineExecutors(TunableExecutors):
         It passes the admission of those that heuristics propose: the problem's options, its
         workspace limit and the engines known to be wrong. Raises `CudnnError`, `UnsupportedError`;
         ``ValueError`` for an engine, a kernel of dnnffi's or a knob that does not exist, and for a
-        kernel of dnnffi's that cannot be compiled.
+        kernel of dnnffi's if none can be compiled; `CompileError`, `CudaError` if this one cannot.
         """
         if choice.engine == OWN:
             if not self._compiles:
@@ -354,6 +378,7 @@ class EngineExecutors(TunableExecutors):
         graph = self._graph(choice.fused and bool(self._convolved.epilogue))
         if not 0 <= choice.engine < graph.graph.read("engine_count"):
             raise ValueError(f"there is no {choice} for {self.problem}")
+        epilogue = self._epilogue_after(graph)
         # Left open: the plan needs its engine, and keeps it alive.
         engine = Engine(graph.graph, choice.engine, library=self._library)
         config = EngineConfig(engine, dict(choice.knobs), library=self._library)
@@ -362,7 +387,7 @@ class EngineExecutors(TunableExecutors):
         made = candidate_of(self._handle, graph, self._allowed, config, info)
         if isinstance(made, str):
             raise self._library.unsupported(f"does not use engine {choice.engine}: {made}")
-        return self._by_graph(graph, made)
+        return self._by_graph(graph, made, epilogue)
 
     def smaller(self, nbytes: int) -> Iterator[ChosenExecutor]:
         for executor in self._all():

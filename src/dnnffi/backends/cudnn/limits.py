@@ -12,6 +12,8 @@ from dnnffi.backends.vendor.limits import (
     Limits,
     mode_limit,
 )
+from dnnffi.spec.checks import INT32_MAX
+from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
 
@@ -46,5 +48,20 @@ RNN_LIMITS: Limits[RNNProblem] = (
 """Checked before the library is asked. What else an algorithm refuses, only cuDNN can tell."""
 
 
-CONV_LIMITS: Limits[ConvProblem] = (OUTPUT_PADDING,)
+def _max_size(problem: ConvProblem) -> int:
+    image = PaddedImage.of(problem)
+    shapes = problem.x_shape, problem.spec.weight_shape, problem.y_shape
+    return max(map(max, shapes if image is None else (*shapes, image.padded_shape)))
+
+
+CONV_LIMITS: Limits[ConvProblem] = (
+    OUTPUT_PADDING,
+    Limit(
+        lambda problem: _max_size(problem) > INT32_MAX,
+        f"an array has at most {INT32_MAX} positions in each dimension, with asymmetric padding "
+        "also the padded image; x is {asked.x_shape}, w {asked.spec.weight_shape}, y "
+        "{asked.y_shape}",
+        "make the batch or the sizes smaller",
+    ),
+)
 """Checked before the library is asked. Only cuDNN can tell whether it has an engine."""

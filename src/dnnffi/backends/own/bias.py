@@ -110,8 +110,8 @@ class BiasGradient:
 
 def can_sum(shape: tuple[int, ...]) -> bool:
     """Whether `BiasGradient` can sum an array [N, K, ...]."""
-    batch, _, *sizes = shape
-    return 0 < batch * prod(sizes) <= MAX_POSITIONS
+    batch, channels, *sizes = shape
+    return channels > 0 and 0 < batch * prod(sizes) <= MAX_POSITIONS
 
 
 def bias_gradient(

@@ -58,7 +58,8 @@ class Copy:
                 part = parts.pop()  # one step: no other thread gets the same
             except IndexError:
                 return
-            np.copyto(self._target[part], self._source[part], casting="same_kind")
+            with np.errstate(all="ignore"):  # float16 has infinity for larger numbers
+                np.copyto(self._target[part], self._source[part], casting="same_kind")
 
     def finish(self) -> None:
         """Copy what no helper has begun, and wait for the rest."""

@@ -249,11 +249,12 @@ class VulkanNetwork:
         def take(
             y: NDArray, h_n: NDArray, c_n: NDArray | None
         ) -> tuple[NDArray, NDArray, NDArray | None]:
-            return (
-                _original(problem, y, dtype, sequence),
-                h_n.astype(dtype),
-                None if c_n is None else c_n.astype(dtype),
-            )
+            with np.errstate(all="ignore"):  # float16 has infinity for larger numbers
+                return (
+                    _original(problem, y, dtype, sequence),
+                    h_n.astype(dtype),
+                    None if c_n is None else c_n.astype(dtype),
+                )
 
         return sequence.read(take)
 

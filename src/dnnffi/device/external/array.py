@@ -22,6 +22,7 @@ from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _INTERFACE_VERSION = 3  # the newest __cuda_array_interface__
+_ALIGNMENT_BYTES = 16  # kernels and engines write results in units of up to 16 bytes
 
 
 class Pointer(NamedTuple):
@@ -124,11 +125,11 @@ class DeviceArray:
         at = self.data.device_id, address
         return DeviceArray(self.owner, self.kind, *at, shape, self.dtype, self.flags.writeable)
 
-    def __getitem__(self, rows: slice) -> DeviceArray:
+    def __getitem__(self, rows: object) -> DeviceArray:
         """Return some rows, without a copy."""
-        start, stop, step = rows.indices(self.shape[0])
-        if step != 1:
-            raise ValueError(f"a DeviceArray is taken in whole rows; got {rows}")
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise ValueError(f"a DeviceArray is taken in whole rows, by a slice; got {rows}")
+        start, stop, _ = rows.indices(self.shape[0])
         row = prod(self.shape[1:])
         return self._view(start * row, (max(stop - start, 0), *self.shape[1:]))
 
@@ -145,7 +146,7 @@ class DeviceArray:
 
     def __setitem__(self, place: object, source: Any) -> None:
         """Copy an array of the same shape and dtype, from a device or the host, over this one."""
-        target = self if place is Ellipsis else self[place]  # type: ignore[index]
+        target = self if place is Ellipsis else self[place]
         if isinstance(source, DeviceArray):
             address = source.data.ptr
         else:
@@ -316,6 +317,11 @@ def allocated(
         current = 0 if _has_one_device(runtime) else runtime.current_device()
         if device != current:
             raise ValueError(f"{what} must be on the current device, {current}; it is on {device}")
+    address = array.data.ptr
+    if address % _ALIGNMENT_BYTES and array.size:
+        raise ValueError(
+            f"{what} must begin at a multiple of {_ALIGNMENT_BYTES} bytes; it is at {address:#x}"
+        )
     return array
 
 
@@ -480,12 +486,17 @@ def read_interface(
     descr = interface.get("descr")
     if descr is not None and list(map(tuple, descr)) != [("", typestr)]:
         raise TypeError(f"{name} must have elements without fields; its descr is {descr!r}")
-    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    # ctypes and CUDA's driver take Python's integers alone, and NumPy's overflow.
+    shape, strides = _integers(f"the shape of {name}", interface["shape"]), interface.get("strides")
     address, read_only = interface["data"]
-    address = address or 0
-    in_bytes = None if strides is None else tuple(strides)
+    address = check_integer(f"the address of {name}", address or 0)
+    in_bytes = None if strides is None else _integers(f"the strides of {name}", strides)
     check_memory(name, address, address, shape, in_bytes, dtype, strided)
     return ArrayInterface(address, shape, in_bytes if strided else None, dtype, bool(read_only))
+
+
+def _integers(what: str, values: Any) -> tuple[int, ...]:
+    return tuple(v if v.__class__ is int else check_integer(what, v) for v in values)
 
 
 def _from_interface(name: str, value: Any, kind: str | None, strided: bool) -> DeviceArray:

@@ -62,11 +62,11 @@ def using(
     """Allocate with ``allocator`` and run on ``stream`` for the length of a ``with`` block.
 
     ``allocator(shape, dtype_name)`` returns a new contiguous array in the memory of the current
-    device, as any object with DLPack or ``__cuda_array_interface__``; for channels last it is also
-    given ``strides``, in elements, which the array must have. The memory may be reused
-    only for work that is queued on ``stream`` after the object is gone: so it is with PyTorch's
-    allocator on its current stream, and where freeing waits for the device. ``stream`` is an
-    address, 0 for the default stream, or a function that returns one.
+    device, at a multiple of 16 bytes, as any object with DLPack or ``__cuda_array_interface__``;
+    for channels last it is also given ``strides``, in elements, which the array must have. The
+    memory may be reused only for work that is queued on ``stream`` after the object is gone: so it
+    is with PyTorch's allocator on its current stream, and where freeing waits for the device.
+    ``stream`` is an address, 0 for the default stream, or a function that returns one.
     """
     return _within(checked_use(allocator, stream))
 
