@@ -190,7 +190,10 @@ def read_wav(path):
             f"{path} must have 1 channel of 16 bits at 16000 Hz; got {channels} of {bits} bits at "
             f"{rate} Hz. Convert it: ffmpeg -i {path} -ac 1 -ar 16000 -sample_fmt s16 new.wav"
         )
-    return np.frombuffer(content, "<i2").astype("float32") / 32768
+    count = len(content) // 2  # a file that was cut may end within a sample
+    if not count:
+        raise SystemExit(f"{path} has no samples")
+    return np.frombuffer(content, "<i2", count).astype("float32") / 32768
 
 
 def synthetic_speech(seconds=8.0, seed=0):

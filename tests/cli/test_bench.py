@@ -355,6 +355,31 @@ def test_interrupted_keeps_what_was_measured(monkeypatch, tmp_path, capsys):
     assert "Inference" in capsys.readouterr().out
 
 
+def test_only_written_files_are_reported(monkeypatch, tmp_path, capsys):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.Runner, "rows", interrupted)
+    record, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    record.write_text("old")
+    picture.write_text("old")
+    files = ["--json", str(record), "--plot", str(picture)]
+    assert main([*SHORT, "--only", ONE, *files]) == 130
+    assert "Wrote" not in capsys.readouterr().out
+    assert record.read_text() == picture.read_text() == "old"
+
+
+def test_more_rounds_than_sizes_of_images_are_refused(capsys):
+    (largest,) = {shape.max_turns for shape in IMAGE_STREAMS.sets["tiny"]}
+    tiny = ["bench", "stream", "--conv", "--device", "cpu", "--quick", "--shapes", "tiny"]
+    assert main([*tiny, "--rounds", str(largest + 1)]) == 2
+    assert f"--rounds {largest + 1}: must be at most {largest} for " in failure(capsys)
+    for shape in IMAGE_STREAMS.sets["tiny"]:
+        assert len(shape.measured(2, largest).epochs(1).later) == largest
+        with pytest.raises(ValueError, match="sizes are too few"):
+            shape.measured(2, largest + 1).epochs(1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -80,6 +80,11 @@ def test_the_command_for_cupy_installs_what_the_extras_do():
         assert cupy in INSTALL_CUPY
 
 
+def test_a_command_without_standard_output_succeeds(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)  # as after the shell's >&-
+    assert main(["info"]) == 0
+
+
 def test_package_reports_one_that_fails_to_import(tmp_path, monkeypatch):
     (tmp_path / "dnnffi_broken.py").write_text("raise RuntimeError('half\\ninstalled')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -190,6 +195,45 @@ def test_demo_names_a_head_that_is_damaged(tmp_path, changes, message, capsys):
     head(path, **changes)
     assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
     assert f"{path} is not a complete file of the demo: {message}" in failure(capsys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": "float64"}, "dtype must be 'float32'; got 'float64'"),
+        ({"mode": "gru"}, "mode must be 'lstm'; got 'gru'"),
+        ({"bidirectional": True}, "num_directions must be 1; got 2"),
+        ({"proj_size": 2}, "proj_size must be 0; got 2"),
+        ({"input_size": 5}, "input_size must be 4; got 5"),
+        ({"hidden_size": 8}, "hidden_size must be 16; got 8"),
+    ],
+)
+def test_demo_generates_by_no_network_of_another_head(tmp_path, changes, message, capsys):
+    head(tmp_path / "head.npz", w_out=np.zeros((4, 16), "f4"), b_out=np.zeros(4, "f4"))
+    fields = {"mode": "lstm", "input_size": 4, "hidden_size": 16} | changes
+    weights = dnnffi.RNNWeights.random(dnnffi.RNNSpec(**fields), np.random.default_rng(0))
+    weights.save(tmp_path / "network.npz")
+    assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
+    assert f"network.npz does not fit {tmp_path / 'head.npz'}: {message}" in failure(capsys)
+
+
+def test_demo_without_finite_scores_saves_the_network_and_fails(
+    text, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(CharModel, "embed", lambda model, inputs: np.nan * model._one_hot[inputs])
+    assert run_demo(text, tmp_path, "--steps", "1") == 1
+    assert "the model's scores must be finite" in failure(capsys)
+    assert (tmp_path / "network.npz").exists()
+    assert main(["demo", "--generate", "--backend", "reference", "--output", str(tmp_path)]) == 1
+    assert "the model's scores must be finite" in failure(capsys)
+
+
+@pytest.mark.parametrize(
+    "option", ["text", "seconds", "steps", "hidden", "layers", "batch", "window"]
+)
+def test_demo_generates_without_options_of_the_training(option, capsys):
+    assert main(["demo", "--generate", f"--{option}", "3"]) == 2
+    assert f"--{option} cannot be combined with --generate" in failure(capsys)
 
 
 def test_demo_expands_no_head(tmp_path, capsys):

@@ -175,3 +175,8 @@ def test_without_cudnn_it_is_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(probe, "cudnn_problem", lambda: "GPU: none here")
     assert run_demo(tmp_path, "--backend", "cudnn") == 1
     assert "--backend cudnn: GPU: none here" in capsys.readouterr().err
+
+
+def test_a_batch_that_no_array_holds_is_refused(tmp_path, capsys):
+    assert run_demo(tmp_path, "--backend", "reference", "--batch", "9" * 20) == 2
+    assert f"dnnffi demo: error: --batch {'9' * 20}: " in capsys.readouterr().err

@@ -232,6 +232,19 @@ def test_a_recording_of_another_format_is_refused(format, text, tmp_path):
         EXAMPLE["read_wav"](path)
 
 
+def test_a_recording_that_was_cut_ends_with_its_last_whole_sample(tmp_path):
+    path = tmp_path / "a.wav"
+    write_wav(path, np.array([16384, 1], "<i2"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert EXAMPLE["read_wav"](path).tolist() == [0.5]
+
+
+def test_a_recording_without_samples_is_named(tmp_path):
+    write_wav(tmp_path / "a.wav", np.zeros(0, "<i2"))
+    with pytest.raises(SystemExit, match=r"a\.wav has no samples"):
+        EXAMPLE["read_wav"](tmp_path / "a.wav")
+
+
 def test_a_file_that_is_no_recording_is_named(tmp_path):
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     with pytest.raises(SystemExit, match=r"a\.wav cannot be read as WAV"):

@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None, name: str = "dnnffi") -> int:
         return 0
     try:
         code = int(options.command.run(options))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it is None if the caller closed it, as the shell's >&- does
+            sys.stdout.flush()
         return code
     except CommandError as error:
         print(f"dnnffi {options.command.NAME}: error: {error}", file=sys.stderr)

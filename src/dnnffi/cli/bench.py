@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnffi import files
 from dnnffi.bench.shapes import shapes_of
+from dnnffi.bench.streams.images import ImageStream
 from dnnffi.bench.suites import CALLS, SUITES, Suite
 from dnnffi.cli.command import INTERRUPTED, CommandError, check_output, number, one_thread
 from dnnffi.installing import install_extra
@@ -161,6 +162,7 @@ def run(options: argparse.Namespace) -> int:
         options.plot = None
     runner = _runner(suite, options, place)
     chosen = {runner.prepared(shape): sets for shape, sets in chosen.items()}
+    _check_rounds(runner.settings.rounds, chosen)
     record: dict[str, Any] = {
         "machine": machine(place, tuple(by_peer)),
         "settings": vars(runner.settings),
@@ -170,6 +172,7 @@ def run(options: argparse.Namespace) -> int:
     if not suite.drawn.keys().isdisjoint(chain(*chosen.values())):
         record["seed"] = options.seed
     print(_machine_line(record["machine"]))
+    written: dict[Path, None] = {}  # in order, each once
     interrupted = False
     try:
         # The peers are imported by now, so that the limit applies to their libraries too.
@@ -186,6 +189,7 @@ def run(options: argparse.Namespace) -> int:
                 if options.json:
                     # After each shape: a run that is killed leaves the figures so far.
                     files.write_json(options.json, record)
+                    written[options.json] = None
     except KeyboardInterrupt:
         interrupted = True
     _module(suite.report).print_record(record, suite.naming)
@@ -193,13 +197,23 @@ def run(options: argparse.Namespace) -> int:
         from dnnffi.bench.plot import plot
 
         files.write(options.plot, plot(record))
-    for path in (options.json, options.plot):
-        if path and path.exists():
-            print(f"Wrote {path}")
+        written[options.plot] = None
+    for path in written:
+        print(f"Wrote {path}")
     if interrupted:
         return INTERRUPTED
     failures = {row.get("failed", "") for row in record["rows"]}
     return 1 if failures - {"", OUT_OF_MEMORY} else 0
+
+
+def _check_rounds(rounds: int, chosen: Mapping[Problem, Sequence[str]]) -> None:
+    """Raise `CommandError` if a stream of images has too few sizes for so many turns."""
+    for shape, sets in chosen.items():
+        if isinstance(shape, ImageStream) and rounds > shape.max_turns:
+            raise CommandError(
+                f"--rounds {rounds}: must be at most {shape.max_turns} for {shape.name} of the "
+                f"set {' and '.join(sets)}: each turn needs image sizes that no turn had before"
+            )
 
 
 def _machine_line(machine: dict[str, Any]) -> str:

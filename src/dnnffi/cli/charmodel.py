@@ -188,13 +188,14 @@ def generate(
     """Return ``prompt`` and ``length`` characters drawn from a model that `CharModel.save` wrote.
 
     On "vulkan" the weights are uploaded once, and the state stays on the device. Raises ``OSError``
-    or ``ValueError`` for files that are missing or damaged.
+    or ``ValueError`` for files that are missing, damaged or not of the same model.
     """
     alphabet, w_out, b_out = _read_head(folder / HEAD)
     w_out, b_out = xp.asarray(w_out), xp.asarray(b_out)
     head = xp.eye(len(alphabet), dtype=w_out.dtype), w_out, b_out
     if backend == "vulkan":
         with dnnffi.load_rnn(folder / NETWORK) as context:
+            _check_fits(folder, context.spec, w_out)
 
             def run(x: NDArray) -> NDArray:
                 return context.run(x, keep_state=True)[0]
@@ -202,6 +203,7 @@ def generate(
             return write_on(run, head, alphabet, prompt, length, rng)
     layout: LayoutName = backend if backend in ("cudnn", "miopen") else "torch"
     loaded = dnnffi.RNNWeights.load(folder / NETWORK, backend=layout)
+    _check_fits(folder, loaded.spec, w_out)
     weights = loaded.like(xp.asarray(loaded.flat))
     states: list[State | None] = [None]
 
@@ -210,6 +212,25 @@ def generate(
         return y
 
     return write_on(run_lstm, head, alphabet, prompt, length, rng)
+
+
+def _check_fits(folder: Path, spec: dnnffi.RNNSpec, w_out: NDArray) -> None:
+    """Raise ``ValueError`` unless the network of ``spec`` fits the head's w_out [V, H]."""
+    characters, hidden = w_out.shape
+    expected = {
+        "mode": "lstm",
+        "num_directions": 1,
+        "proj_size": 0,
+        "input_size": characters,
+        "hidden_size": hidden,
+        "dtype": w_out.dtype.name,
+    }
+    for name, value in expected.items():
+        if (found := getattr(spec, name)) != value:
+            raise ValueError(
+                f"{folder / NETWORK} does not fit {folder / HEAD}: {name} must be {value!r}; got "
+                f"{found!r}. Train again: python -m dnnffi demo"
+            )
 
 
 def _read_head(path: Path) -> tuple[Alphabet, NDArray, NDArray]:
@@ -221,6 +242,8 @@ def _read_head(path: Path) -> tuple[Alphabet, NDArray, NDArray]:
             w_out, b_out = reader.array("w_out"), reader.array("b_out")
             if not len(alphabet) == len(w_out) == len(b_out) or (w_out.ndim, b_out.ndim) != (2, 1):
                 raise ValueError("the sizes of its arrays differ")
+            if w_out.dtype != b_out.dtype:
+                raise ValueError("the dtypes of its arrays differ")
         except Exception as error:  # zipfile raises many kinds of errors for damaged files
             raise ValueError(f"{path} is not a complete file of the demo: {error}") from error
     return alphabet, w_out, b_out
@@ -253,6 +276,11 @@ def write_on(
 
 def _draw(scores: np.ndarray[tuple[int], np.dtype[np.float64]], rng: np.random.Generator) -> int:
     """Draw a character from the model's probabilities at temperature 0.8."""
+    if len(scores) < 2 or not np.isfinite(scores[1:]).all():
+        raise ValueError(
+            "the model's scores must be finite, of at least one character; got "
+            f"{scores[1:].tolist()[:3]}. Train again: python -m dnnffi demo"
+        )
     scores[0] = -np.inf  # number 0 stands for no single character
     weights = np.exp((scores - scores.max()) / 0.8)
     return int(np.searchsorted(np.cumsum(weights), rng.random() * weights.sum(), side="right"))

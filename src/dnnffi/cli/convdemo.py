@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dnnffi import files
 from dnnffi.bench.plot import png
-from dnnffi.cli.command import INTERRUPTED
+from dnnffi.cli.command import INTERRUPTED, CommandError
 from dnnffi.cli.training import follow, plot_losses
 
 if TYPE_CHECKING:
@@ -72,8 +72,14 @@ def _losses(model: ConvModel, xp: ModuleType, batch: int, rng: Any) -> Iterator[
 
     adam = Adam(model.parameters, RATE)
     while True:
-        drawn = map(xp.asarray, draw_pictures(batch, SIZE, NOISE, rng))
-        loss, gradients = model.loss_and_gradients(*drawn)
+        try:
+            drawn = draw_pictures(batch, SIZE, NOISE, rng)
+        except ValueError as error:
+            raise CommandError(
+                f"--batch {batch}: too many pictures for an array ({error}); pass fewer, as "
+                f"--batch {BATCH}"
+            ) from error
+        loss, gradients = model.loss_and_gradients(*map(xp.asarray, drawn))
         adam.step(gradients)
         yield loss
 

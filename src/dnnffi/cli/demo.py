@@ -38,6 +38,8 @@ CURVE, SAMPLE = "loss.png", "sample.txt"
 """The files that the demo on text writes besides the network."""
 PROMPT = "def "
 SAMPLE_LENGTH = 400
+SECONDS = 30.0
+"""Default training time."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=_positive(float),
-        default=30.0,
-        help="training time in seconds (default: 30)",
+        help=f"training time in seconds (default: {SECONDS:g})",
     )
     parser.add_argument("--steps", type=_positive(int), help="upper bound on the training steps")
     parser.add_argument(
@@ -123,6 +124,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.generate:
         return _generate(options)
+    if options.seconds is None:
+        options.seconds = SECONDS
     if options.backend == VULKAN:
         raise CommandError(
             "--backend vulkan runs inference only; train on another backend, then use --generate"
@@ -163,6 +166,9 @@ def _generate(options: argparse.Namespace) -> int:
 
     if options.conv:
         raise CommandError("--generate cannot be combined with --conv: it writes text")
+    for name in ("text", "seconds", "steps", "hidden", "layers", "batch", "window"):
+        if getattr(options, name) is not None:
+            raise CommandError(f"--{name} cannot be combined with --generate: it is for training")
     backend, xp = (VULKAN, np) if options.backend == VULKAN else choose_backend(options.backend)
     rng = np.random.default_rng(options.seed)
     try:
@@ -295,9 +301,12 @@ def _write(
 
     losses = plot_losses(progress, "characters read", "loss (bits per character)")
     files.write(curve, losses)
-    text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
-    files.write(sample, f"{text}\n".encode())
     model.save(folder, alphabet)
+    try:
+        text = model.sample(alphabet, PROMPT, SAMPLE_LENGTH, rng)
+    except ValueError as error:  # the training diverged
+        raise CommandError(str(error), code=1) from error
+    files.write(sample, f"{text}\n".encode())
 
     word = "Stopped after" if progress.interrupted else "Trained"
     print(

@@ -110,6 +110,16 @@ class ImageStream(Problem):
         outer, inner = self.channels, self.inner
         return (inner, outer, 1), (inner, inner, 3), (outer, inner, 1)
 
+    @property
+    def max_turns(self) -> int:
+        """The largest number of turns for whose epochs there are enough sizes."""
+        return len(self._sides) ** 2 // (2 * NUM_SHARES) - 1
+
+    @property
+    def _sides(self) -> range:
+        """Heights, and widths, of the images in pixels."""
+        return range(self.smallest, self.largest + 1, self.multiple)
+
     def measured(self, num_batches: int, num_turns: int) -> ImageStream:
         """Return the stream with epochs of another length and number."""
         return replace(self, num_batches=num_batches, num_turns=num_turns)
@@ -120,8 +130,7 @@ class ImageStream(Problem):
 
     def epochs(self, share: int = 0) -> ImageEpochs:
         """Draw the sizes of all epochs of a share of the models, from 0 to `NUM_SHARES` - 1."""
-        sides = range(self.smallest, self.largest + 1, self.multiple)
-        sizes = Draws(EPOCH_SEEDS[0]).shuffled(list(product(sides, sides)))
+        sizes = Draws(EPOCH_SEEDS[0]).shuffled(list(product(self._sides, self._sides)))
         draws = Draws(EPOCH_SEEDS[1])
         num_epochs = 1 + self.num_turns
         count = 2 * NUM_SHARES * num_epochs
