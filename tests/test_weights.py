@@ -489,6 +489,21 @@ def test_arrays_to_unpack_into_are_checked_before_any_is_written(make, error, me
     assert not any(array.any() for array in arrays)
 
 
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda a: [], ValueError, r"^weights: expected 20 arrays; got 0$"),
+        (lambda a: a[:-1], ValueError, r"^weights: expected 20 arrays; got 19$"),
+        (lambda a: {}, TypeError, r"^arrays must be a sequence of arrays; got dict$"),
+        (lambda a: [*a[:-1], [[1, 2]]], TypeError, r"^weights\[19\] must be a NumPy or CuPy array"),
+    ],
+    ids=["none", "too few", "a dict", "of no array"],
+)
+def test_what_may_be_a_view_is_checked(make, error, message):
+    with pytest.raises(error, match=message):
+        view_of(make(packed().arrays()))
+
+
 # Weights with another buffer, and the attributes of weights
 
 

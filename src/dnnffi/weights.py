@@ -570,12 +570,13 @@ class RNNWeights(Generic[ArrayT]):
         >>> bool((arrays[0] == weights.arrays()[0]).all())
         True
         """
+        buffer = self._computable()._buffer
         targets = _arrays_of(self.spec, arrays, are_written=True)
         written = [written_span(f"weights[{index}]", one) for index, one in enumerate(targets)]
         # The span of an array with gaps may hold another one between its rows.
         whole = [span for span, one in zip(written, targets, strict=True) if one.flags.c_contiguous]
-        check_apart(whole, [span_of("flat", self._buffer)])
-        for part, target in _parts(self.layout, self._computable()._buffer, targets):
+        check_apart(whole, [span_of("flat", buffer)])
+        for part, target in _parts(self.layout, buffer, targets):
             target[...] = part
 
     @classmethod
@@ -588,7 +589,8 @@ class RNNWeights(Generic[ArrayT]):
         the parameters of ``torch.nn.LSTM`` are after ``flatten_parameters``. Nothing is copied.
         The buffer may continue after the last array: PyTorch's holds zero biases where the network
         has none (an LSTM with projection: three arrays of five). Always None where the layout
-        keeps no array together: MIOpen's for an LSTM or GRU.
+        keeps no array together: MIOpen's for an LSTM or GRU. Raises ``TypeError`` or ``ValueError``
+        for a wrong number of arrays, and naming what is no array.
 
         Examples
         --------
@@ -605,13 +607,17 @@ class RNNWeights(Generic[ArrayT]):
         True
         """
         layout = weight_layout(spec, backend)
+        given = _listed(arrays)
+        num_arrays = len(spec.parameter_shapes())
+        if len(given) != num_arrays:
+            raise ValueError(f"weights: expected {num_arrays} arrays; got {len(given)}")
         blocks = layout.find_blocks()
         if blocks is None:
             return None
-        first = arrays[0]
+        first = given[0]
         itemsize = first.dtype.itemsize
         start = address(first) - blocks[0].offset * itemsize
-        for array, block in zip(arrays, blocks, strict=True):
+        for array, block in zip(given, blocks, strict=True):
             if (
                 address(array) != start + block.offset * itemsize
                 or array.shape != block.shape
@@ -620,7 +626,7 @@ class RNNWeights(Generic[ArrayT]):
             ):
                 return None
         # The blocks cover the buffer without a gap, so its memory is the arrays' own.
-        flat = array_over(arrays, start, layout.size)
+        flat = array_over(given, start, layout.size)
         return None if flat is None else cls(flat, spec, backend=backend)
 
     def arrays(self) -> list[ArrayT]:
@@ -706,12 +712,17 @@ def _rebuilt(
     return cls(flat, spec, backend=backend)
 
 
-def _arrays_of(spec: RNNSpec, arrays: object, *, are_written: bool = False) -> list[AnyArray]:
-    """``arrays`` as those of the weights in PyTorch's order, of their shapes and dtype."""
+def _listed(arrays: object) -> list[AnyArray]:
+    """``arrays`` as a list of arrays; ``TypeError`` naming what is none."""
     # NumPy's arrays without dimensions have __iter__ too.
     if not is_ordered(arrays) or getattr(arrays, "shape", None) == ():
         raise TypeError(f"arrays must be a sequence of arrays; got {type(arrays).__name__}")
-    given = [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+    return [as_array(f"weights[{index}]", array) for index, array in enumerate(arrays)]
+
+
+def _arrays_of(spec: RNNSpec, arrays: object, *, are_written: bool = False) -> list[AnyArray]:
+    """``arrays`` as those of the weights in PyTorch's order, of their shapes and dtype."""
+    given = _listed(arrays)
     spec.check_weight_shapes([tuple(array.shape) for array in given])
     for index, array in enumerate(given):
         if array.dtype.name != spec.dtype:

@@ -242,6 +242,33 @@ def test_weights_of_another_dtype_are_refused(tmp_path):
         RNNWeights.load(path)
 
 
+def header_of(arrays):
+    """The entries of a header of safetensors, for arrays one after the other."""
+    end, entries = 0, {}
+    for name, (dtype, shape, num_bytes) in arrays.items():
+        entries[name] = tensor(end, end + num_bytes, dtype=dtype, shape=shape)
+        end += num_bytes
+    return entries
+
+
+WEIGHTS = {"weight_ih_l0": ("F32", [12, 3], 144), "weight_hh_l0": ("F32", [12, 4], 192)}
+
+
+def test_an_empty_tensor_may_stand_after_the_one_behind_it(tmp_path):
+    path = tmp_path / "net.safetensors"
+    header = header_of(WEIGHTS) | {"zz.zz": tensor(0, 0, shape=[0])}
+    path.write_bytes(safetensors_bytes(header, bytes(336)))
+    assert RNNWeights.load(path).spec.mode == "gru"
+
+
+@pytest.mark.parametrize("dtype", ["F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"])
+def test_other_tensors_may_have_newer_dtypes_of_one_byte(tmp_path, dtype):
+    path = tmp_path / "net.safetensors"
+    header = header_of(WEIGHTS | {"head.scale": (dtype, [8], 8)})
+    path.write_bytes(safetensors_bytes(header, bytes(344)))
+    assert RNNWeights.load(path).spec.mode == "gru"
+
+
 def test_a_dtype_that_is_not_known_is_refused(tmp_path):
     path = tmp_path / "net.safetensors"
     path.write_bytes(safetensors_bytes({"step": tensor(dtype="F7")}, bytes(8)))

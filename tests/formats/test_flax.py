@@ -353,6 +353,10 @@ _OF_H = "hr", "hz", "hn"
         ),
         (changed(FUSED, "dense_h", "kernel", lambda a: a[:3]), r"params: the kernel of dense_h"),
         (
+            {"dense_i": {"kernel": np.ones((3, 2))}, "dense_h": {"kernel": np.ones((4, 2))}},
+            r"params: the kernel of dense_h must have shape \[H, G\*H\]; got \(4, 2\)$",
+        ),
+        (
             dict(params_of(*CELLS[GRU][2])) | {name: {"kernel": np.ones((3, 4))} for name in _OF_H},
             r"params: the kernel of hr hz hn must have shape \(9, 3\); got \(12, 3\)",
         ),

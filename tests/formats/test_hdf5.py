@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import sys
 import zipfile
+from functools import partialmethod
 
 import numpy as np
 import pytest
 
 from dnnffi import RNNSpec, RNNWeights, testing
+from dnnffi.formats.hdf5 import HDF5Reader
 
 h5py = pytest.importorskip("h5py")
 
@@ -29,6 +31,11 @@ def write(path, arrays, **options):
     with h5py.File(path, "w") as file:
         for name, one in arrays.items():
             file.create_dataset(name, data=one, **options)
+
+
+def write_without(path, name):
+    """Write the network but for one of its arrays."""
+    write(path, {one: array for one, array in arrays().items() if one != name})
 
 
 def test_names_of_pytorch_in_hdf5_are_read(path):
@@ -64,39 +71,68 @@ def test_filters_are_refused(path, options):
         RNNWeights.load(path)
 
 
-@pytest.mark.parametrize("chunks", [(1024,), None])
+@pytest.mark.parametrize("chunks", [(16, 1024), None])
 def test_data_that_is_not_in_the_file_is_refused(path, chunks):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("weight_ih_l0", (2**40,), "f4", chunks=chunks)
+    write_without(path, "weight_ih_l0")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("weight_ih_l0", (16, 2**30), "f4", chunks=chunks)
     assert path.stat().st_size < 2**16
     with pytest.raises(ValueError, match=rf"^{path} is .*: weight_ih_l0 is not whole"):
         RNNWeights.load(path)
 
 
-def test_an_empty_dataset_is_refused(path):
-    with h5py.File(path, "w") as file:
-        file["a"] = h5py.Empty("f4")
-    with pytest.raises(ValueError, match=rf"^{path} is .*: a is not whole"):
+def test_an_empty_dataset_is_no_array(path):
+    write_without(path, "bias_hh_l0")
+    with h5py.File(path, "a") as file:
+        file["bias_hh_l0"] = h5py.Empty("f4")
+    with pytest.raises(ValueError, match=rf"^{path}: .*missing: bias_hh_l0"):
+        RNNWeights.load(path)
+
+
+OTHERS = {
+    "empty": lambda file: file.create_dataset("head/a", data=h5py.Empty("f4")),
+    "never written": lambda file: file.create_dataset("head/a", (2**40,), "f4"),
+    "compressed": lambda file: file.create_dataset("head/a", data=np.ones(9), compression="gzip"),
+    "elsewhere": lambda file: file.create_dataset(
+        "head/a", (4,), "f4", external=[("a.bin", 0, 16)]
+    ),
+}
+
+
+@pytest.mark.parametrize("add", OTHERS.values(), ids=list(OTHERS))
+def test_other_datasets_may_be_stored_in_any_way(path, add):
+    write(path, arrays())
+    with h5py.File(path, "a") as file:
+        add(file)
+    assert RNNWeights.load(path).spec == SPEC
+
+
+def test_datasets_that_claim_more_than_the_file_are_refused(path, monkeypatch):
+    write(path, arrays())
+    monkeypatch.setattr(HDF5Reader, "__init__", partialmethod(HDF5Reader.__init__, num_bytes=9))
+    with pytest.raises(ValueError, match=r"its datasets claim more bytes than the 9 of it$"):
         RNNWeights.load(path)
 
 
 def test_data_in_other_files_is_refused(path):
     other = path.with_name("other.bin")
     other.write_bytes(bytes(64))
-    with h5py.File(path, "w") as file:
-        file.create_dataset("a", (16,), "f4", external=[(str(other), 0, 64)])
-    with pytest.raises(ValueError, match=rf"^{path} is .*: a is stored in another file$"):
+    write_without(path, "bias_ih_l0")
+    with h5py.File(path, "a") as file:
+        file.create_dataset("bias_ih_l0", (16,), "f4", external=[(str(other), 0, 64)])
+    with pytest.raises(ValueError, match=rf"^{path} is .*: bias_ih_l0 is stored in another file$"):
         RNNWeights.load(path)
 
 
 def test_virtual_datasets_are_refused(path):
     source = path.with_name("source.h5")
-    write(source, {"a": np.zeros(4, "f")})
-    layout = h5py.VirtualLayout((4,), "f4")
-    layout[:] = h5py.VirtualSource(source, "a", shape=(4,))
-    with h5py.File(path, "w") as file:
-        file.create_virtual_dataset("a", layout)
-    with pytest.raises(ValueError, match=rf"^{path} is .*: a is stored in another file$"):
+    write(source, {"a": np.zeros(16, "f")})
+    layout = h5py.VirtualLayout((16,), "f4")
+    layout[:] = h5py.VirtualSource(source, "a", shape=(16,))
+    write_without(path, "bias_ih_l0")
+    with h5py.File(path, "a") as file:
+        file.create_virtual_dataset("bias_ih_l0", layout)
+    with pytest.raises(ValueError, match=rf"^{path} is .*: bias_ih_l0 is stored in another file$"):
         RNNWeights.load(path)
 
 

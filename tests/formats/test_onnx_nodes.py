@@ -135,6 +135,11 @@ def test_every_input_of_onnx_is_looked_at(operator):
         RNNWeights.from_onnx(plain_node(operator, [*inputs, "given"]), plain_arrays(operator))
 
 
+def test_a_list_of_nodes_has_one():
+    with pytest.raises(ValueError, match=r"^nodes must have at least one node; got none$"):
+        RNNWeights.from_onnx([], {})
+
+
 def test_the_versions_of_the_operators_were_recorded():
     assert [one["versions"] for one in OPERATORS.values()] == [
         [1, 7, 14, 22],

@@ -111,13 +111,19 @@ def test_weights_in_a_list_have_a_number_of_layers():
         (np.ones((3, 3)), np.ones((2, 4)), r"h_0 must be \[L, B, H\].*\(2, 4\)"),
         (np.ones(3), np.ones((2, 1, 4)), r"h_0 must be \[L, H\], for x \[I\].*\(2, 1, 4\)"),
         (np.ones((3, 3)), np.ones((2, 2, 4)), r"h_0 .*\(2, 2, 4\)"),
-        (np.ones((3, 3)), "zeros", "h_0 must be .*str"),
     ],
 )
 def test_wrong_shapes_are_named(x, h_0, said):
     weights, *_ = drawn("gru")
     with pytest.raises(ValueError, match=said):
         dnnffi.gru_step(x, h_0, weights)
+
+
+@pytest.mark.parametrize("state", ["zeros", ([[0]], [[0]])], ids=["text", "lists"])
+def test_a_state_that_is_no_array_is_named(state):
+    weights, x, _ = drawn("lstm")
+    with pytest.raises(TypeError, match=r"h_0 must be an array \[L, B, H\].*got (str|list)$"):
+        dnnffi.lstm_step(x[0], state, weights)
 
 
 def test_the_cell_state_is_named():

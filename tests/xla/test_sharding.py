@@ -142,6 +142,24 @@ def test_what_is_mapped_lies_as_before_in_a_mesh_of_explicit_axes(explicit, plac
         assert "all-gather" not in text
 
 
+@pytest.mark.parametrize(
+    ("mode", "bias", "resets"),
+    [("lstm", True, False), ("gru", False, False), ("lstm", True, True)],
+    ids=["lstm", "gru without biases", "resets to zero"],
+)
+def test_gradients_of_the_scan_over_an_explicit_batch(explicit, mode, bias, resets):
+    spec = dnnffi.RNNSpec(mode=mode, input_size=3, hidden_size=4, bias=bias)
+    one = network(dnnffi.RNNProblem.dense(spec, steps=5, batch=4), "scan", with_states=False)
+    x, _, weights = one.arrays
+    options = {"spec": spec, "implementation": "scan"}
+    if resets:
+        options["resets"] = jax.numpy.zeros((5, 4), bool).at[2].set(True)
+    gradient = jax.jit(jax.grad(lambda w, x: getattr(djax, mode)(x, None, w, **options)[0].sum()))
+    divided = jax.device_put(x, jax.NamedSharding(explicit, P(None, "d", None)))
+    everywhere = jax.device_put(weights, jax.NamedSharding(explicit, P(None)))
+    assert_close(gradient(everywhere, divided), gradient(weights, x))
+
+
 @pytest.mark.parametrize("divided", ["x", "states"])
 def test_operands_that_are_not_mapped_take_part(explicit, divided):
     one = network(PROBLEM, "reference")

@@ -75,6 +75,12 @@ def test_flat_weights_with_a_spec():
     np.testing.assert_allclose(found, djax.gru_step(x[0], h_0, weights)[0], rtol=1e-12)
 
 
+def test_a_spec_of_another_type_is_named():
+    weights, x, h_0 = drawn("gru")
+    with pytest.raises(TypeError, match=r"^spec must be an RNNSpec; got str$"):
+        djax.gru_step(x[0], h_0, weights, spec="x")
+
+
 def test_two_directions_are_refused():
     weights, x, h_0 = drawn("gru", bidirectional=True)
     with pytest.raises(ValueError, match="one direction"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 import dnnffi
 from dnnffi import RNNWeights
 from dnnffi import jax as djax
+from dnnffi.jax.rnn import weights as weights_module
 from dnnffi.testing import rnn as strategies
 
 SPEC = dnnffi.RNNSpec(mode="lstm", input_size=3, hidden_size=4, num_layers=2, bidirectional=True)
@@ -388,6 +390,47 @@ def test_weights_of_jax_compute_on_arrays_of_numpy():
     assert ctx.backward(y).weights.flat.shape == weights.flat.shape
     with dnnffi.RNNPlan(SPEC, batch=2, steps=5, backend="reference") as plan:
         np.testing.assert_array_equal(plan.forward(x, None, weights)[0], y)
+
+
+def test_weights_of_jax_are_unpacked_into_arrays_of_numpy():
+    weights = djax.init(jax.random.key(0), SPEC)
+    arrays = [np.zeros(parameter.shape, "float32") for parameter in SPEC.parameter_shapes()]
+    weights.unpack(arrays)
+    np.testing.assert_array_equal(RNNWeights.pack(arrays, SPEC).flat, weights.flat)
+
+
+def test_arrays_of_jax_are_no_views_of_one_buffer():
+    arrays = djax.unpack(djax.init(jax.random.key(0), SPEC))
+    assert RNNWeights.view_of(arrays, SPEC, backend="cudnn") is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_program_that_takes_weights_is_exported(layout):
+    pytest.importorskip("flatbuffers")  # JAX asks for it only here
+    weights = RNNWeights.random(SPEC, np.random.default_rng(0)).to(layout)
+    x = jnp.ones((5, 2, 3))
+    program = jax.jit(lambda weights, x: djax.lstm(x, None, weights, implementation="scan")[0])
+    exported = jax.export.export(program)(weights, x)
+    again = jax.export.deserialize(exported.serialize())
+    np.testing.assert_allclose(again.call(weights, x), program(weights, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (b"{", b"", "Extra data|Expecting value"),
+        (b'"layout"', b'"other"', "must have the entries spec and layout$"),
+        (b'"num_layers"', b'"other"', "spec must have the entries bias, "),
+        (b'"num_layers": 2', b'"num_layers": "2"', "num_layers must be an integer"),
+        (b'"cudnn"', b'"x"', "backend must be one of"),
+        (b'"proj_size": 0', b'"proj_size": 2', None),
+    ],
+)
+def test_the_structure_in_a_changed_program_is_checked(before, after, message):
+    layout = "cudnn" if message else "miopen"  # which has no projection
+    text = weights_module._to_json((SPEC, layout)).replace(before, after)
+    with pytest.raises(ValueError, match=f"^dnnffi.RNNWeights of the exported.*({message or ''})"):
+        weights_module._from_json(text)
 
 
 def test_weights_of_jax_are_copied_pickled_saved_and_converted(tmp_path):

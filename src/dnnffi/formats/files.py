@@ -188,18 +188,27 @@ def _damage_of(source: Path) -> Iterator[None]:
         ) from error
 
 
+def spec_of_entries(name: str, entries: object) -> RNNSpec:
+    """Return the spec with the fields ``entries``, which a file says.
+
+    Raises ``ValueError`` naming ``name`` for other fields, and ``TypeError`` or ``ValueError``
+    naming the field that has a wrong value.
+    """
+    names = {field.name for field in fields(RNNSpec)}
+    if not isinstance(entries, dict) or set(entries) != names:
+        raise ValueError(
+            f"{name} must have the entries {', '.join(sorted(names))}; got {brief(entries)}"
+        )
+    return RNNSpec(**entries)
+
+
 def _spec(text: str, mode: object) -> RNNSpec:
     """Return the spec that a file says; ``ValueError`` if it has another mode than asked for."""
     try:
         entries = files.parse_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{KEY} is not JSON: {error}") from error
-    names = {field.name for field in fields(RNNSpec)}
-    if not isinstance(entries, dict) or set(entries) != names:
-        raise ValueError(
-            f"{KEY} must have the entries {', '.join(sorted(names))}; got {brief(entries)}"
-        )
-    spec = RNNSpec(**entries)
+    spec = spec_of_entries(KEY, entries)
     if mode not in (None, spec.mode):
         raise ValueError(f"mode is {brief(mode)}; the file has weights of {spec.mode!r}")
     return spec

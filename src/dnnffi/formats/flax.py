@@ -172,6 +172,8 @@ def _cell(name: str, params: Any, mode: object) -> tuple[Mode, Cell]:
     w_hh, b_hh = _stacked(name, params, of_h)
     label = f"{name}: the kernel of {' '.join(of_h)}"
     rows, hidden = w_hh.shape
+    if len(of_h) == 1 and rows % hidden:
+        raise ValueError(f"{label} must have shape [H, G*H]; got {(hidden, rows)}")
     gates = len(of_h) if len(of_h) > 1 else rows // hidden  # one layer may have all gates
     check_shape(label, w_hh, (gates * hidden, hidden))
     found = mode_of(label, w_hh, gates, 1, mode)

@@ -1,7 +1,8 @@
 """HDF5 files: weights that Keras saved, and other named arrays.
 
-The package h5py reads them. A dataset is taken only if its data is in the file as it is: no
-filters, no other files, nothing left out. So the arrays are never larger than the file.
+The package h5py reads them. A dataset is read only if its data is in the file as it is: no
+filters, no other files, nothing left out. So the arrays are never larger than the file. Datasets
+that are not read may be stored in any way.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _METADATA_MEMBER = "metadata.json"
 class HDF5Reader:
     """The numeric datasets of an open file, by their paths.
 
-    Raises ``ImportError`` without h5py, and ``ValueError`` if a dataset is compressed, stored
-    elsewhere or not whole, or if all together claim more bytes than the file has. Links to other
-    places are not followed.
+    Raises ``ImportError`` without h5py, and ``ValueError`` if a dataset that is read is compressed,
+    stored elsewhere or not whole, or if all of these together claim more bytes than the file has.
+    Links to other places are not followed.
 
     Attributes
     ----------
@@ -42,18 +43,18 @@ class HDF5Reader:
 
     def __init__(self, file: BinaryIO, num_bytes: int | None = None) -> None:
         h5py = _imported()
-        size = os.fstat(file.fileno()).st_size if num_bytes is None else num_bytes
+        self._max_bytes = os.fstat(file.fileno()).st_size if num_bytes is None else num_bytes
+        self._read_bytes: dict[str, int] = {}  # by the names of the datasets that were read
         self._file = h5py.File(file, "r")
         self._datasets: dict[str, Any] = {}
 
         def visit(name: str, found: Any) -> None:
-            if isinstance(found, h5py.Dataset) and found.dtype.kind in "fiub":
+            if not isinstance(found, h5py.Dataset) or found.shape is None:
+                return
+            if found.dtype.kind in "fiub":
                 self._datasets[name] = found
 
         self._file.visititems(visit)  # hard links only, each object once
-        total = sum(_num_stored_bytes(name, one) for name, one in self._datasets.items())
-        if total > size:
-            raise ValueError(f"its datasets claim more bytes than the {size:,} of it")
         self.outlines = {
             name: outline(dataset.shape, dataset.dtype) for name, dataset in self._datasets.items()
         }
@@ -64,6 +65,9 @@ class HDF5Reader:
 
     def array(self, name: str) -> NDArray:
         """Read a dataset."""
+        self._read_bytes[name] = _num_stored_bytes(name, self._datasets[name])
+        if sum(self._read_bytes.values()) > self._max_bytes:
+            raise ValueError(f"its datasets claim more bytes than the {self._max_bytes:,} of it")
         found = np.empty(self.outlines[name].shape, self.outlines[name].dtype)
         if found.size:
             self._datasets[name].read_direct(found)
@@ -129,7 +133,7 @@ def _num_stored_bytes(name: str, dataset: Any) -> int:
         raise ValueError(f"{name} is compressed or filtered, and nothing is decompressed")
     if dataset.is_virtual or dataset.external:
         raise ValueError(f"{name} is stored in another file")
-    num_bytes = prod(dataset.shape or (0,)) * dataset.dtype.itemsize
-    if dataset.shape is None or dataset.id.get_storage_size() < num_bytes:
+    num_bytes = prod(dataset.shape) * dataset.dtype.itemsize
+    if dataset.id.get_storage_size() < num_bytes:
         raise ValueError(f"{name} is not whole: a part of its data is not in the file")
     return num_bytes

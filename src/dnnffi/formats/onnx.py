@@ -105,6 +105,8 @@ def read_nodes(nodes: Any, initializers: object, mode: object) -> Network:
             f"initializers must be a mapping of names to arrays; got {type(initializers).__name__}"
         )
     layers = nodes if isinstance(nodes, list | tuple) else [nodes]
+    if not layers:
+        raise ValueError("nodes must have at least one node; got none")
     return read_layers([(node, initializers) for node in layers], mode, is_mapping=True)
 
 

@@ -28,7 +28,8 @@ _DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float
 _OTHER_DTYPES = {
     **{"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16"},
     **{"U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64"},
-    **{"F8_E4M3": "V1", "F8_E5M2": "V1", "C64": "complex64"},
+    **{"F8_E4M3": "V1", "F8_E5M2": "V1", "F8_E8M0": "V1"},
+    **{"F8_E4M3FNUZ": "V1", "F8_E5M2FNUZ": "V1", "C64": "complex64"},
 }
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8  # the file begins with the length of the header, little-endian
@@ -72,7 +73,11 @@ class SafetensorsReader:
         self._metadata = header.pop(_METADATA, {})
         self._tensors = {name: _tensor(name, entry) for name, entry in header.items()}
         end = 0
-        for name, tensor in sorted(self._tensors.items(), key=lambda item: item[1].offset):
+        # An empty tensor begins where the next one does.
+        in_order = sorted(
+            self._tensors.items(), key=lambda item: (item[1].offset, item[1].num_bytes)
+        )
+        for name, tensor in in_order:
             if tensor.offset != end:
                 raise ValueError(f"{name} begins at byte {tensor.offset:,} instead of {end:,}")
             end += tensor.num_bytes

@@ -37,8 +37,9 @@ class TorchReader:
 
     The names of containers and entries are joined by dots, as in "model_state.lstm.weight_ih_l0".
 
-    Raises ``ValueError`` if the file has anything but tensors and plain containers, or claims more
-    bytes than it has, ``ImportError`` without PyTorch 2.6. The whole file is read at once.
+    Raises ``ValueError`` if the file has anything but tensors and plain containers, or if the
+    tensors that are read claim more bytes than it has, ``ImportError`` without PyTorch 2.6. The
+    whole file is read at once.
 
     Attributes
     ----------
@@ -84,11 +85,12 @@ class TorchReader:
                 raise ValueError(f"it has two tensors of the name {clipped(name)}")
             self._tensors[name] = tensor
             self.outlines[name] = outline(tuple(tensor.shape), dtype)
-            if self.outlines[name].nbytes > tensor.untyped_storage().nbytes():
-                raise ValueError(f"{name} claims more bytes than are stored for it")
 
     def array(self, name: str) -> NDArray:
         """Return a tensor as an array."""
+        # Not in the constructor: another tensor of the model may repeat its elements.
+        if self.outlines[name].nbytes > self._tensors[name].untyped_storage().nbytes():
+            raise ValueError(f"{name} claims more bytes than are stored for it")
         self._num_bytes += self.outlines[name].nbytes
         if self._num_bytes > self._max_bytes:
             raise ValueError(f"its tensors claim more bytes than the {self._max_bytes:,} of it")

@@ -9,16 +9,33 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dnnffi.errors import PerformanceWarning
 from dnnffi.log import logger
+from dnnffi.spec.checks import brief, is_peculiar
 
 
 def as_jax(name: str, value: Any) -> Any:
-    """Return ``value`` as an array of JAX; ``TypeError`` naming the argument if it is no array."""
+    """Return ``value`` as an array of JAX, in the byte order of the host.
+
+    Raises ``TypeError`` naming the argument if it is no array, or one that JAX does not have:
+    NumPy's masked arrays and matrices, arrays of objects and texts.
+    """
     if isinstance(value, str | bytes) or not hasattr(value, "dtype"):
         raise TypeError(f"{name} must be an array of JAX or NumPy; got {type(value).__name__}")
-    return jnp.asarray(value)
+    if isinstance(value, np.ndarray):
+        if is_peculiar(value.__class__):
+            raise TypeError(f"{name} must be a plain array; got {type(value).__name__}")
+        if not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    try:
+        return jnp.asarray(value)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} must be an array of JAX or NumPy with numbers; got {type(value).__name__} of "
+            f"dtype {brief(value.dtype)}"
+        ) from error
 
 
 def check_enabled(dtype: str) -> Any:

@@ -14,6 +14,8 @@ from dnnffi.spec.names import BackendName
 from dnnffi.spec.options import RNNOptionsDict
 from dnnffi.spec.rnn import RNNSpec
 
+_STATES = "h_0", "c_0"
+
 
 class Step(NamedTuple):
     """The arrays of one step as those of a sequence, and the way back.
@@ -34,7 +36,8 @@ class Step(NamedTuple):
         States of one row serve all rows of a batch. ``spec`` is that of the weights, if they have
         one. ``TypeError`` and ``ValueError`` for others, and for networks of two directions.
         """
-        if spec is not None and spec.bidirectional:
+        # The network names a spec that is none.
+        if isinstance(spec, RNNSpec) and spec.bidirectional:
             raise ValueError(
                 f"weights must be of one direction, since the other one begins at the last step; "
                 f"got those of {spec}: run whole sequences, with dnnffi.{spec.mode}"
@@ -49,13 +52,11 @@ class Step(NamedTuple):
             )
         is_row = len(shape) == 1
         rows = 1 if is_row else shape[0]
-        if isinstance(states, tuple | list):
-            names = "h_0", "c_0"
-            states = tuple(
-                _of_rows(name, one, rows, is_row) for name, one in zip(names, states, strict=False)
-            )
-        else:
+        if not isinstance(states, tuple | list):
             states = _of_rows("h_0", states, rows, is_row)
+        elif len(states) == len(_STATES):  # else the network refuses them
+            pairs = zip(_STATES, states, strict=True)
+            states = tuple(_of_rows(name, one, rows, is_row) for name, one in pairs)
         return cls(x[None, None] if is_row else x[None], states, is_row)
 
     def output(self, y: Any) -> Any:
@@ -86,10 +87,11 @@ def _of_rows(name: str, state: Any, rows: int, is_row: bool) -> Any:
     if state is None:
         return None
     shape = getattr(state, "shape", None)
-    if shape is None or len(shape) != (2 if is_row else 3):
-        got = type(state).__name__ if shape is None else f"shape {tuple(shape)}"
-        expected = "[L, H], for x [I]" if is_row else "[L, B, H], or [L, 1, H] for all rows"
-        raise ValueError(f"{name} must be {expected}; got {got}")
+    expected = "[L, H], for x [I]" if is_row else "[L, B, H], or [L, 1, H] for all rows"
+    if shape is None:
+        raise TypeError(f"{name} must be an array {expected}; got {type(state).__name__}")
+    if len(shape) != (2 if is_row else 3):
+        raise ValueError(f"{name} must be {expected}; got shape {tuple(shape)}")
     if is_row:
         return state[:, None]
     if shape[1] != 1 or rows == 1:

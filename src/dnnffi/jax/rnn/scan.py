@@ -62,7 +62,7 @@ class _Operands(NamedTuple):
     w_ih: Any  # [G*H, I]
     w_hh: Any  # [G*H, O]
     bias: Any  # [1, G*H], the sum of both biases; None without biases
-    b_hn: Any  # [1, H], GRU only: the recurrent bias of gate n, which `bias` then does not contain
+    b_hn: Any  # [1, H] or [B, H], GRU only: the recurrent bias of gate n, not contained in `bias`
     w_hr: Any  # [P, H]; None without a projection
     h: Any  # [B, O]
     c: Any  # [B, H], LSTM only
@@ -182,7 +182,8 @@ def _direction(
     w_ih, w_hh, *rest = arrays
     like = _product(cell, x[0], w_ih)  # of which only shape, dtype and devices are used
     h, c = state
-    # What begins at zero is divided among devices, and varies over them, as the products are.
+    # What begins at zero is divided among devices, and varies over them, as the products are. It
+    # has all rows: a mesh of explicit axes refuses to take one out of a batch that it divides.
     if h is None:
         h = jnp.zeros_like(like[:, : spec.output_size])
     if c is None and spec.has_cell:
@@ -195,16 +196,16 @@ def _direction(
             b_hh = jnp.where(jnp.arange(b_hh.size) < 2 * spec.hidden_size, b_hh, 0)
         bias = (b_ih + b_hh)[None]
     if spec.mode == "gru" and b_hn is None:
-        b_hn = jnp.zeros_like(like[:1, : spec.hidden_size])
+        b_hn = jnp.zeros_like(like[:, : spec.hidden_size])
     w_hr = rest[-1] if spec.proj_size else None
     if mask is not None:
         mask = jnp.broadcast_to(mask, (*x.shape[:2], 1))
     borders = reset_h = reset_c = None
     if resets is not None:
         borders = jnp.broadcast_to(resets.steps, (*x.shape[:2], 1))
-        reset_h = jnp.zeros_like(h[:1]) if resets.h is None else resets.h.astype(h.dtype)
+        reset_h = jnp.zeros_like(h) if resets.h is None else resets.h.astype(h.dtype)
     if resets is not None and spec.has_cell:
-        reset_c = jnp.zeros_like(c[:1]) if resets.c is None else resets.c.astype(c.dtype)
+        reset_c = jnp.zeros_like(c) if resets.c is None else resets.c.astype(c.dtype)
     weights = w_ih, w_hh, bias, b_hn, w_hr
     return _recurrence(cell, _Operands(x, *weights, h, c, mask, borders, reset_h, reset_c))
 
@@ -295,7 +296,7 @@ def _recurrence_jvp(
     if operands.b_hn is None:
         d_gates = added(d_product, d_gates)
     else:
-        size = 2 * operands.b_hn.size
+        size = 2 * operands.b_hn.shape[-1]
         d_hn = None if d.b_hn is None else d.b_hn[None]
         if d_product is not None:
             is_first = (jnp.arange(d_product.shape[-1]) < size)[None, None]
@@ -303,7 +304,7 @@ def _recurrence_jvp(
             d_gates = added(first, d_gates)
             d_hn = added(d_product[..., size:], d_hn)
     gates_shape = (*x.shape[:2], w_hh.shape[0])
-    zeros = jnp.zeros_like(_product(cell, x[0], operands.w_ih)[:1, :1])
+    zeros = jnp.zeros_like(_product(cell, x[0], operands.w_ih))
     d_gates = jnp.broadcast_to(zeros if d_gates is None else d_gates, gates_shape)
     if d_hn is not None:
         d_hn = jnp.broadcast_to(d_hn, (*x.shape[:2], d_hn.shape[-1]))

@@ -2,18 +2,25 @@
 
 Importing this registers `dnnffi.RNNWeights` with JAX, as a node whose only leaf is its buffer. Spec
 and layout are part of the tree's structure, so `jax.jit` compiles one program for each of them.
+`jax.export` writes them as JSON into the programs that take or return weights.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 from math import isfinite, prod
 from typing import Any, Literal, overload
 
 import jax
+import jax.export
 import jax.numpy as jnp
 
+from dnnffi import files
+from dnnffi.errors import UnsupportedError
+from dnnffi.formats.files import spec_of_entries
 from dnnffi.formats.network import refuse_projection
 from dnnffi.formats.torch import name_of
 from dnnffi.jax.arrays import as_jax, check_enabled
@@ -40,6 +47,33 @@ def _unflatten(structure: tuple[RNNSpec, LayoutName], leaves: tuple[Any]) -> RNN
 
 
 jax.tree_util.register_pytree_with_keys(RNNWeights, _flatten_with_keys, _unflatten, _flatten)
+
+
+def _to_json(structure: tuple[RNNSpec, LayoutName]) -> bytes:
+    spec, layout = structure
+    return json.dumps({"spec": asdict(spec), "layout": layout}).encode()
+
+
+def _from_json(data: bytes | bytearray) -> tuple[RNNSpec, LayoutName]:
+    """Return spec and layout out of an exported program; ``ValueError`` if it is damaged."""
+    try:
+        entries = files.parse_json(bytes(data))
+        if not isinstance(entries, dict) or set(entries) != {"spec", "layout"}:
+            raise ValueError("it must have the entries spec and layout")
+        spec = spec_of_entries("spec", entries["spec"])
+        return spec, weight_layout(spec, entries["layout"]).name
+    except (TypeError, ValueError, RecursionError, UnsupportedError) as error:
+        raise ValueError(f"{_SERIALIZED_NAME} of the exported program: {error}") from error
+
+
+_SERIALIZED_NAME = "dnnffi.RNNWeights"
+
+jax.export.register_pytree_node_serialization(
+    RNNWeights,
+    serialized_name=_SERIALIZED_NAME,
+    serialize_auxdata=_to_json,
+    deserialize_auxdata=_from_json,
+)
 
 
 def pack(arrays: Sequence[Any] | Mapping[str, Any], spec: RNNSpec) -> RNNWeights:
