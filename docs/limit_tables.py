@@ -216,13 +216,13 @@ CONV_ROWS = (
     ConvRow("Without CuPy", convs(), dict.fromkeys(FUSION, ())),
     *(ConvRow(f"Without CuPy: gradient of a bias, {dtype}", (dtype,), SUMS) for dtype in DTYPES),
     ConvRow(
-        "An array of more than 2147483647 elements",
-        convs(FORWARD, batch=2**31 // (4 * 6 * 7) + 1),
+        "An array of more than 2147483647 positions in one dimension",
+        convs(FORWARD, batch=2**31),
         otherwise=NOT_VERIFIED,
     ),
     ConvRow(
-        "An array of more than 2147483647 positions in one dimension",
-        convs(FORWARD, batch=2**31),
+        "An array of more than 2147483647 elements",
+        convs(FORWARD, batch=2**31 // (4 * 6 * 7) + 1),
         otherwise=NOT_VERIFIED,
     ),
 )

@@ -40,6 +40,10 @@ MEASURED = (
     "since the run clusters that a device cannot hold, or not all at once, are refused in three "
     "more cases, and a network is measured at its fourth call and in less time; needs a GPU"
 )
+MENDED = (
+    "since the run kernels for dropout are chosen, results of allocators are checked and routes are "
+    "changed in other places, and the tuner is divided; needs a GPU"
+)
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
@@ -50,12 +54,16 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
+    "call_overhead.json": MENDED,
+    "callers.json": MENDED,
+    "device_lengths.json": MENDED,
     "first_call.json": ONE_STEP,
     "gpu.json": MEASURED,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
+    "stream.json": MENDED,
     "stream_conv.json": KERNELS,
     "stream_resets.json": MEASURED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
