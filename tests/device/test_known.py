@@ -156,7 +156,7 @@ def test_a_tensor_of_the_allocator_is_not_asked_whether_it_is_writable(monkeypat
 
 @pytest.fixture
 def unaligned(monkeypatch):
-    """What the allocator returns, at an address that is no multiple of 16."""
+    """Let the allocator return a tensor at an address that is no multiple of 16."""
     monkeypatch.setattr(array, "device_runtime", lambda kind: Runtime())
     made = FakeTensor()
     monkeypatch.setattr(made, "data_ptr", lambda: 0x5008, raising=False)

@@ -41,8 +41,8 @@ MEASURED = (
     "more cases, and a network is measured at its fourth call and in less time; needs a GPU"
 )
 MENDED = (
-    "since the run kernels for dropout are chosen, results of allocators are checked and routes are "
-    "changed in other places, and the tuner is divided; needs a GPU"
+    "since the run kernels with dropout are chosen otherwise, the memory of allocators is checked, "
+    "no route changes in a capture, and the tuner is divided; needs a GPU"
 )
 STALE = {
     "bench_cnn.json": NOVEMBER_22,

@@ -207,7 +207,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_rounds(rounds: int, chosen: Mapping[Problem, Sequence[str]]) -> None:
-    """Raise `CommandError` if a stream of images has too few sizes for so many turns."""
+    """Raise `CommandError` if a stream of images has too few sizes for that number of turns."""
     for shape, sets in chosen.items():
         if isinstance(shape, ImageStream) and rounds > shape.max_turns:
             raise CommandError(
