@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from reprlib import repr as brief
 from typing import Any, NamedTuple, Protocol, Self
 
-from dnnffi.device.interface import AnyArray, Array, Launch, MemoryWithGraphs, Stream
+from dnnffi.device.interface import ALIGNMENT, AnyArray, Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import PlanCache
 from dnnffi.execution.replay import GraphBudget
 from dnnffi.execution.workspaces import Workspaces
 from dnnffi.spec.checks import INT64_MAX
 from dnnffi.spec.conv_problem import ConvProblem
-
-ALIGNMENT = 16
-"""Bytes: what every kernel of a vendor asks of an address at most, and every allocation has."""
 
 MISALIGNED = ALIGNMENT - 1
 """The bits that are 0 in an address that is a multiple of `ALIGNMENT`."""

@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 from dnnffi.backends.conv_interface import (
-    ALIGNMENT,
     MISALIGNED,
     ChosenExecutor,
     ConvAddresses,
@@ -24,7 +23,7 @@ from dnnffi.backends.conv_interface import (
 from dnnffi.backends.own.relayout import relayout
 from dnnffi.convolution.finder import ExecutorFinder
 from dnnffi.device.arrays import aligned, check_aligned, is_external
-from dnnffi.device.interface import AnyArray, Array, Launch, Stream
+from dnnffi.device.interface import ALIGNMENT, AnyArray, Array, Launch, Stream
 from dnnffi.execution.cache import WeakRegistry
 from dnnffi.execution.fork import guard
 from dnnffi.execution.remembered import Remembered

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from dnnffi.backends.conv_interface import ALIGNMENT
+from dnnffi.device.interface import ALIGNMENT
 from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.conv_options import DEFAULTS
 from dnnffi.spec.conv_problem import ConvProblem

@@ -10,6 +10,9 @@ import numpy as np
 
 from dnnffi.runtime.kernel_cache import Headers
 
+ALIGNMENT = 16
+"""Bytes: what every kernel asks of an address at most, and every allocation has."""
+
 AnyArray = Any
 """An array of the library that the caller computes with. Those have no static type in common."""
 

@@ -74,15 +74,10 @@ class BufferPlan:
         if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
                 return self.forward(x, h_0, c_0, weights, out, lengths, resets)
-        finder = plan.finder
-        if finder.is_pending:
-            finder.advance()
-        elif finder.version != finder.network.version:
-            finder.update()
+        route = plan.next_route()
         if out is None:
             out = plan.empty(plan.y_shape), *plan.states()
         y, h_n, c_n = out
-        route = finder.route
         stream, captured = self._stream()
         workspace = plan.take_workspace(route.workspace_bytes, stream, own=not captured)
         try:

@@ -53,13 +53,13 @@ def tune(
     of the network, after which `CandidateSet.left_out` says what is not measured. The oracle is
     compared with in any case.
     """
-    oracle, offers = candidates.oracle(problem), candidates.offers(problem)
+    trials = _Trials(candidates, problem, device, memory, launch_on)
+    oracle, offers = trials.oracle, candidates.offers(problem)
     refused: dict[str, str] = {}
     if borrowed is not None:
         fastest_there = {name: taken.fastest for name, taken in borrowed.times.items()}
         refused.update(candidates.left_out(offers, fastest_there))
     timed = [name for name in offers if name not in refused]
-    trials = _Trials(candidates, problem, device, memory, launch_on)
     measurement = _Measurement(candidates, trials, timed, refused, clock)
     with memory.use(device), memory.scratch():
         # What compiles does so while the oracle is made and runs.

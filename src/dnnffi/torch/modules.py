@@ -7,7 +7,7 @@ pass and the layout of the parameters in memory are dnnffi's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             last = self.permute_hidden(last, unsorted_indices)
         return y, last
 
-    def _sorted(self, name: Literal["hx", "reset_to"], states: Any, indices: Tensor | None) -> Any:
+    def _sorted(self, name: str, states: Any, indices: Tensor | None) -> Any:
         """Return states in the order of packed rows; those of another number of rows stay."""
         if indices is None:
             return states
@@ -131,15 +131,11 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
 
         return self._each(name, states, in_order)
 
-    def _each(
-        self,
-        name: Literal["hx", "reset_to"],
-        states: Any,
-        change: Callable[[Tensor], Tensor],
-    ) -> Any:
+    def _each(self, name: str, states: Any, change: Callable[[Tensor], Tensor]) -> Any:
         """Return states with ``change`` applied to each part; None stays None.
 
-        Raises ``TypeError`` for states of another structure.
+        ``name`` is that of the argument, "hx" or "reset_to". Raises ``TypeError`` for states of
+        another structure.
         """
         if states is None:
             return None

@@ -256,7 +256,7 @@ class EngineExecutors(TunableExecutors):
                 yield executor
         try:
             self._check_image()
-        except UnsupportedError as error:
+        except _NO_KERNEL as error:
             self.refused.append(Refusal("asymmetric padding", None, str(error)))
             return
         for fused in (True, False) if self._convolved.epilogue else (False,):
@@ -276,13 +276,7 @@ class EngineExecutors(TunableExecutors):
             modes, first = (_MEASURED_MODES, ALL) if self._to_measure else (MODES, FEW)
             asked = self._handle, graph, self._allowed
             for candidate in Candidates(*asked, modes=modes, first=first, refused=self.refused):
-                try:
-                    made = self._by_graph(graph, candidate, epilogue)
-                except _NO_KERNEL as error:  # of the copy of the image
-                    candidate.plan.close()
-                    self.refused.append(Refusal("asymmetric padding", None, str(error)))
-                    return
-                yield made
+                yield self._by_graph(graph, candidate, epilogue)
 
     @cached_property
     def run_by_record(self) -> bool:
@@ -293,7 +287,7 @@ class EngineExecutors(TunableExecutors):
         return own_choices(self.problem) if self._compiles else []
 
     def _check_image(self) -> None:
-        """Raise `UnsupportedError` if the padded image of asymmetric padding cannot be made."""
+        """Raise one of `_NO_KERNEL` if the padded image of asymmetric padding cannot be made."""
         if self._image is None:
             return
         if not self._compiles:
@@ -308,6 +302,7 @@ class EngineExecutors(TunableExecutors):
                 f"workspace: options['workspace_limit'] must be at least "
                 f"{self._image.padded_bytes + WORKSPACE_ALIGNMENT}"
             )
+        ImageCopyByKernel(self._image, self._device, self._memory, 0)  # compiles the kernel
 
     def _epilogue_after(self, graph: ConvolutionGraph) -> EpilogueKernel | None:
         """Return the kernel that follows a graph; None if everything is in the graph."""

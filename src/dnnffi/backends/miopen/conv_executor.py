@@ -13,10 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
-from dnnffi.backends.conv_interface import (
-    ALIGNMENT,
-    ConvAddresses,
-)
+from dnnffi.backends.conv_interface import ConvAddresses
 from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.canonical import FORWARD_CALLS, WEIGHTS_CALLS, Canonical, channel_matrix
 from dnnffi.backends.miopen.descriptors import (
@@ -33,7 +30,7 @@ from dnnffi.backends.miopen.limits import CONV_LIMITS, FUSION
 from dnnffi.backends.vendor.library import name_of
 from dnnffi.backends.vendor.limits import check_limits, limit_of
 from dnnffi.backends.vendor.resource import Resource
-from dnnffi.device.interface import Launch
+from dnnffi.device.interface import ALIGNMENT, Launch
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.conv_padding import PaddedImage
 from dnnffi.spec.conv_problem import ConvProblem

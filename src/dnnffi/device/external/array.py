@@ -14,6 +14,7 @@ import numpy as np
 from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.known import is_tensor, read_known
 from dnnffi.device.external.use import TrustedAllocator, current_stream, thread
+from dnnffi.device.interface import ALIGNMENT
 from dnnffi.device.torch_tensors import detached
 from dnnffi.errors import not_picklable
 from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_process
@@ -22,7 +23,6 @@ from dnnffi.spec.layouts import contiguous_strides
 
 _DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _INTERFACE_VERSION = 3  # the newest __cuda_array_interface__
-_ALIGNMENT_BYTES = 16  # kernels and engines write results in units of up to 16 bytes
 
 
 class Pointer(NamedTuple):
@@ -318,9 +318,9 @@ def allocated(
         if device != current:
             raise ValueError(f"{what} must be on the current device, {current}; it is on {device}")
     address = array.data.ptr
-    if address % _ALIGNMENT_BYTES and array.size:
+    if address % ALIGNMENT and array.size:
         raise ValueError(
-            f"{what} must begin at a multiple of {_ALIGNMENT_BYTES} bytes; it is at {address:#x}"
+            f"{what} must begin at a multiple of {ALIGNMENT} bytes; it is at {address:#x}"
         )
     return array
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dnnffi.backends.conv_interface import ALIGNMENT, ConvAddresses, ConvExecutor
-from dnnffi.device.interface import Launch
+from dnnffi.backends.conv_interface import ConvAddresses, ConvExecutor
+from dnnffi.device.interface import ALIGNMENT, Launch
 from dnnffi.jax import handlers as base
 from dnnffi.jax.calls import WORKSPACE
 from dnnffi.jax.convolution.call import Call

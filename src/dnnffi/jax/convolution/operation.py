@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad
 from jax.sharding import PartitionSpec
 
-from dnnffi.backends.conv_interface import ALIGNMENT
+from dnnffi.device.interface import ALIGNMENT
 from dnnffi.errors import LibraryNotFoundError, UnsupportedError
 from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.calls import WORKSPACE

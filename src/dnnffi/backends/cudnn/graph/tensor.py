@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnffi.backends.conv_interface import ALIGNMENT
 from dnnffi.backends.cudnn.graph.attributes import (
     BOOLEAN,
     DATA_TYPE,
@@ -16,6 +15,7 @@ from dnnffi.backends.cudnn.graph.descriptor import BackendDescriptor
 from dnnffi.backends.cudnn.library import DATA_TYPES, Library
 from dnnffi.backends.vendor.descriptors.checks import data_type, integers
 from dnnffi.backends.vendor.descriptors.tensor import MAX_DIMS
+from dnnffi.device.interface import ALIGNMENT
 from dnnffi.spec.checks import INT64_MAX, check_range
 
 
