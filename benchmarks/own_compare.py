@@ -225,7 +225,7 @@ class Run:
         import cupy
 
         from dnnffi.backends.cublas import library
-        from dnnffi.backends.own.recurrent.executor import OwnNetwork
+        from dnnffi.backends.own.recurrent.network import OwnNetwork
         from dnnffi.backends.rnn_interface import BackwardDataAddresses, ForwardAddresses
         from dnnffi.device.cupy import cupy_memory
         from dnnffi.device.interface import Launch

@@ -65,7 +65,10 @@ DEVICE_LENGTHS: Limit[RNNProblem] = Limit(
 
 def limit_of(limits: Iterable[Limit[Asked]], asked: Asked) -> str:
     """Return the first limit that is exceeded, in words; empty where none is."""
-    return next((one.told(asked) for one in limits if one.exceeded(asked)), "")
+    for one in limits:  # without a generator: new sizes of a network are checked in their call
+        if one.exceeded(asked):
+            return one.told(asked)
+    return ""
 
 
 def check_limits(limits: Iterable[Limit[Asked]], asked: Asked, library: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.config import KernelConfig, of_whole_rows
 from dnnffi.backends.own.recurrent.dropout import Generator
-from dnnffi.backends.own.recurrent.executor import OwnNetwork
+from dnnffi.backends.own.recurrent.network import OwnNetwork
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,

@@ -16,9 +16,9 @@ from dnnffi.backends.cublas import library as cublas_library
 from dnnffi.backends.own.recurrent import candidates
 from dnnffi.backends.own.recurrent.candidates import OwnCandidates
 from dnnffi.backends.own.recurrent.config import KernelConfig
-from dnnffi.backends.own.recurrent.executor import OwnNetwork
 from dnnffi.backends.own.recurrent.kernels import bias_kernel, small_products_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.backends.own.recurrent.network import OwnNetwork
 from dnnffi.backends.own.recurrent.one_step import OneStepExecutor
 from dnnffi.device.interface import Architecture, Launch
 from dnnffi.errors import UnsupportedError

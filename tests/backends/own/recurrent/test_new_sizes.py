@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dnnffi.backends.cublas.product import Matrix, RowsProducts, _Descriptors, _Layouts
 from dnnffi.backends.own.recurrent import small_products
 from dnnffi.backends.own.recurrent.buffer_layout import bound
-from dnnffi.backends.own.recurrent.executor import OwnNetwork
+from dnnffi.backends.own.recurrent.network import OwnNetwork
 from dnnffi.device.interface import Launch, StreamAt
 from dnnffi.errors import CublasError, UnsupportedError
 from dnnffi.spec.problem import RNNProblem

@@ -19,7 +19,7 @@ from dnnffi.backends.own.recurrent.packing import Cleared
 from dnnffi.backends.own.recurrent.rows import RowLayout, table_bytes
 
 if TYPE_CHECKING:
-    from dnnffi.backends.own.recurrent.executor import OwnNetwork
+    from dnnffi.backends.own.recurrent.network import OwnNetwork
 
 MAX_LAYOUTS = 256
 """Layouts that a network keeps."""

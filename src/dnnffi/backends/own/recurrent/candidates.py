@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from dnnffi.backends.cublas import library as cublas
 from dnnffi.backends.own.recurrent.config import Chip, KernelConfig, Kind, Layer
 from dnnffi.backends.own.recurrent.dropout import Generator
-from dnnffi.backends.own.recurrent.executor import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.kernels import compile_kernel
 from dnnffi.backends.own.recurrent.limits import LIMITS
+from dnnffi.backends.own.recurrent.network import OwnNetwork, kernels_beside
 from dnnffi.backends.own.recurrent.one_step import (
     Division,
     OneStepNetwork,

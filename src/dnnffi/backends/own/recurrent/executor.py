@@ -8,62 +8,33 @@ stored in the workspace and cleared by every call; on ragged rows a forward pass
 reserve space for its backward pass (`BufferLayout`). So streams, threads, graphs and launches that
 failed share no state.
 
-`OwnNetwork` has what is made once for a network; `OwnNetwork.bind` adds the sizes of a batch, which
-takes arithmetic alone once cuBLASLt has chosen algorithms for such sizes.
+What is made once, for all sizes of a network's batches, is in `network`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnnffi.backends.cublas.product import RowsProducts
-from dnnffi.backends.own.recurrent.bias_gradients import THREADS, BiasGradients
-from dnnffi.backends.own.recurrent.buffer_layout import MAX_LAYOUTS, Bounds, BufferLayout
-from dnnffi.backends.own.recurrent.config import KernelConfig
-from dnnffi.backends.own.recurrent.dropout import DropoutKernels, checked_generator
-from dnnffi.backends.own.recurrent.kernels import (
-    LayerKernel,
-    begin_kernels,
-    bias_kernel,
-    device_length_kernels,
-    dropout_kernels,
-    finish_kernel,
-    narrow_kernel,
-    row_kernels,
-    small_products_kernel,
-    table_kernel,
-)
-from dnnffi.backends.own.recurrent.layout import layer_weights
-from dnnffi.backends.own.recurrent.narrow import NarrowKernel
-from dnnffi.backends.own.recurrent.packing import Cleared, Packing
+from dnnffi.backends.own.recurrent.bias_gradients import THREADS
+from dnnffi.backends.own.recurrent.dropout import checked_generator
+from dnnffi.backends.own.recurrent.packing import Cleared
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
-from dnnffi.backends.own.recurrent.products import (
-    GradientAddresses,
-    Products,
-    directions_at_once,
-)
-from dnnffi.backends.own.recurrent.rows import (
-    NO_TABLES,
-    RowLayout,
-    TableAddresses,
-    row_layout,
-)
-from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be_small
-from dnnffi.backends.own.source import KernelSource
+from dnnffi.backends.own.recurrent.products import GradientAddresses
+from dnnffi.backends.own.recurrent.rows import NO_TABLES, TableAddresses, row_layout
 from dnnffi.backends.rnn_interface import (
     AddressExecutor,
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
-from dnnffi.device.interface import Launch, MemoryWithGraphs
+from dnnffi.device.interface import Launch
 from dnnffi.errors import UnsupportedError
-from dnnffi.execution.cache import keep_newest
-from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
-from dnnffi.spec.weights import weight_layout
+
+if TYPE_CHECKING:
+    from dnnffi.backends.own.recurrent.network import MatrixPlace, OwnNetwork
 
 
 class BatchSizes(NamedTuple):
@@ -82,182 +53,6 @@ class BatchSizes(NamedTuple):
     row_stride: int
     positions: int
     directions: int
-
-
-class MatrixPlace(NamedTuple):
-    """Bytes from the flat weights to the matrices of a layer and direction."""
-
-    layer: int
-    direction: int
-    w_ih: int
-    w_hh: int
-
-
-class OwnNetwork:
-    """A network on dnnffi's own kernels, on one device, ready for any sizes.
-
-    ``problem`` is one of its problems; its batch, steps and lengths do not matter, but whether rows
-    have unequal lengths. ``library`` is the libcublasLt; ``forward`` and ``backward`` configure the
-    kernels, the latter None for inference. Raises `UnsupportedError` if a kernel cannot be compiled
-    or does not fit on the device, and `CublasError`.
-    """
-
-    def __init__(
-        self,
-        problem: RNNProblem,
-        device: int,
-        memory: MemoryWithGraphs,
-        library: Any,
-        algorithm: str,
-        forward: KernelConfig,
-        backward: KernelConfig | None,
-    ) -> None:
-        self.device, self.memory, self.algorithm = device, memory, algorithm
-        self.kind = kind = forward.kind
-        self.spec = spec = problem.spec
-        self.directions = spec.num_directions
-        self.item_bytes = ITEM_SIZES[spec.dtype]
-        low, high = problem.options.clip or (0.0, 0.0)
-        self.clip = float(low), float(high)
-        self.weight_size: int = weight_layout(spec, "cudnn").size
-        self.weights = layer_weights(spec)
-        self.output_bytes = spec.hidden_size * self.directions * self.item_bytes
-        self.input_bytes = spec.input_size * self.item_bytes
-        self.row_kind = "packed" if kind.packed else "ragged" if kind.ragged else "full"
-        self.has_device_lengths = problem.has_device_lengths
-        self.packing: Packing | None = None
-        if kind.ragged:
-            self.packing = Packing(
-                *(self.item_bytes, self.input_bytes, self.output_bytes, memory),
-                has_device_lengths=self.has_device_lengths,
-            )
-        self.forward_kernel = LayerKernel(forward, memory)
-        self.backward_kernel = None
-        self.bias_gradients: BiasGradients | None = None
-        self.finish_kernel = None
-        if backward is not None:
-            self.backward_kernel = LayerKernel(backward, memory)
-            if spec.bias:
-                sizes = kind.saved, kind.gates, kind.padded
-                self.bias_gradients = BiasGradients(spec, self.weights, *sizes, memory)
-                if kind.ragged and not self.has_device_lengths:
-                    self.finish_kernel = memory.kernel(*finish_kernel(spec.dtype))
-        self.narrow = NarrowKernel(kind, self.directions, memory) if kind.narrow else None
-        self.dropout = None
-        if problem.drops:
-            if any(one is not None and one.kind.layers > 1 for one in (forward, backward)):
-                raise ValueError("layers that run at once have no dropout between them")
-            self.dropout = DropoutKernels(spec.dtype, memory)
-        # Constants for all sizes: a new size does not compute them again.
-        self.position_bytes = kind.padded * self.item_bytes
-        """Bytes of the units of one position in arrays of the kernels."""
-        columns = kind.saved if kind.training else kind.gates
-        self.gate_bytes = columns * self.position_bytes
-        self.is_ragged, self.is_training = kind.ragged, kind.training
-        self.layers_at_once = kind.layers
-        self.has_saved_cell = kind.mode == "lstm"
-        self.keeps_dropped = kind.plain
-        self.bias_part_bytes = self.directions * kind.saved * kind.padded * 4
-        self.layer_inputs = [spec.layer_input_size(layer) for layer in range(spec.num_layers)]
-        size = self.item_bytes
-        self.strides = [
-            (0, one.matrix_stride // size, one.bias_stride // size) for one in self.weights
-        ]
-        """Elements between two directions' arrays (0), matrices and biases, for each layer."""
-        self.matrices = [
-            MatrixPlace(layer, direction, *(at + direction * one.matrix_stride for at in one[:2]))
-            for layer, one in enumerate(self.weights)
-            for direction in range(self.directions)
-        ]
-        self._all_products = RowsProducts(library, device, spec.dtype, math=problem.options.math)
-        self.directions_at_once = directions_at_once(kind, self.directions)
-        self.products = {
-            inputs: Products(
-                self._all_products, kind, inputs, self.directions_at_once, one.matrix_stride // size
-            )
-            for inputs, one in dict(zip(self.layer_inputs, self.weights, strict=True)).items()
-        }
-        self.small_products: NetworkProducts | None = None
-        if can_be_small(kind, self.layer_inputs):
-            kernel = memory.kernel(*small_products_kernel(spec.dtype, is_strict=kind.strict))
-            self.small_products = NetworkProducts(kernel, kind, self.layer_inputs, self.directions)
-        self._buffers: dict[Bounds, BufferLayout] = {}
-
-    def check(self, problem: RNNProblem) -> None:
-        """Raise `UnsupportedError` if the rows of a problem do not fit on the device."""
-        sizes = problem.batch, self.directions, problem.steps
-        for kernel in (self.forward_kernel, self.backward_kernel):
-            if kernel is not None:
-                kernel.bind(*sizes)
-
-    def bind(
-        self, problem: RNNProblem, launch: Launch, generator: Any = None, *, is_exact: bool = False
-    ) -> OwnRNNExecutor:
-        """Return the executor of a problem of this network, with any sizes.
-
-        ``generator`` has the random numbers of dropout. With ``is_exact`` the algorithms of matrix
-        products are chosen for these sizes, which asks cuBLASLt, and buffers are as large as these
-        need; else the algorithms are those of the next power of two (see `buffers`).
-        Raises `UnsupportedError` if the sizes do not fit on the device, ``ValueError`` and
-        ``TypeError`` for a generator.
-        """
-        return OwnRNNExecutor(self, problem, generator, is_exact)
-
-    def copies(self, layout: RowLayout) -> bool:
-        """Whether x of a batch is copied: to other places, or for sums over all positions."""
-        is_copied = self.is_training or not self.has_device_lengths
-        return layout.caller_strides is not None and is_copied
-
-    def buffers(self, layout: RowLayout, is_exact: bool) -> BufferLayout:
-        """Return the layout of the buffers of a batch.
-
-        Unless ``is_exact`` it is shared by all sizes up to the same `Bounds`, and kept.
-        """
-        copies = self.copies(layout)
-        if is_exact:
-            bounds = Bounds.exactly(layout, copies)
-            return BufferLayout(self, bounds, layout.positions, is_small=False)
-        bounds = Bounds.above(layout, copies)
-        found = self._buffers.get(bounds)
-        if found is None:
-            max_positions = 1 << (layout.positions - 1).bit_length()
-            small = self.small_products
-            is_small = small is not None and small.are_small(bounds.max_positions)
-            made = BufferLayout(self, bounds, max_positions, is_small=is_small)
-            found = self._buffers.setdefault(bounds, made)
-            keep_newest(self._buffers, MAX_LAYOUTS)
-        return found
-
-    def close(self) -> None:
-        """Release everything native. A second call does nothing."""
-        self._all_products.close()
-
-
-def kernels_beside(problem: RNNProblem, forward: KernelConfig) -> list[KernelSource]:
-    """Return the kernels of an `OwnNetwork` that have no `KernelConfig`."""
-    spec = problem.spec
-    found = []
-    if problem.training and spec.bias:
-        found.append(bias_kernel(spec.dtype))
-        if forward.kind.ragged and not problem.has_device_lengths:
-            found.append(finish_kernel(spec.dtype))
-    if forward.kind.narrow:
-        found.append(narrow_kernel())
-    if forward.kind.ragged:
-        item_bytes = ITEM_SIZES[spec.dtype]
-        has_device_lengths = problem.has_device_lengths
-        table = table_kernel(has_device_lengths=has_device_lengths)
-        of_rows = row_kernels(item_bytes, has_device_lengths=has_device_lengths)
-        found += [table, *of_rows.values()]
-        of_begin = device_length_kernels if has_device_lengths else begin_kernels
-        found += of_begin(item_bytes).values()
-    if problem.drops:
-        found += dropout_kernels(spec.dtype)
-    kind = forward.kind
-    layer_inputs = [spec.layer_input_size(layer) for layer in range(spec.num_layers)]
-    if can_be_small(kind, layer_inputs):
-        found.append(small_products_kernel(spec.dtype, is_strict=kind.strict))
-    return found
 
 
 class OwnRNNExecutor(AddressExecutor):
@@ -312,60 +107,60 @@ class OwnRNNExecutor(AddressExecutor):
     def forward(self, launch: Launch, at: ForwardAddresses) -> None:
         network, buffers = self._network, self._buffers
         kept = at.reserve if network.is_training else at.workspace
-        x, weights_at, tables = at.x, at.weights, self._table_addresses(kept)
+        x, tables = at.x, self._table_addresses(kept)
         if self._layout.is_row_after_row:
             x = kept + buffers.copied_x
             self._begin(launch, at)
         if self._dropout is not None:
             self._dropout.take(launch, kept + buffers.taken)
-        has_bias, layers, num_layers = network.spec.bias, network.layers_at_once, len(self._weights)
         room = buffers.forward_room.addresses(at.workspace, at.reserve)
+        layers, num_layers = network.layers_at_once, len(self._weights)
         for layer in range(0, num_layers, layers):
-            weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
-            gates, state = kept + arrays.gates, layer * self._layer_state_bytes
-            between_layers, between_matrices, between_biases = buffers.forward_strides[layer]
-            self._fill_gates(launch, layer, x, gates, at)
+            arrays, last = buffers.arrays[layer], layer + layers - 1
+            self._fill_gates(launch, layer, x, kept + arrays.gates, at)
+            params = self._forward_params(layer, kept, at)
             is_last = last == num_layers - 1
-            y = at.y if is_last else kept + buffers.arrays[last].y
-            matrices, matrix_scales, state_scales = weights_at + weights.w_hh, 0, 0
-            if buffers.narrow is not None:
-                matrices, matrix_scales, state_scales = buffers.narrow.addresses(
-                    at.workspace, at.h_0
-                )
-                between_matrices = buffers.narrow.narrow_kernel.stride
-            params = ForwardParams()
+            params.y = y = at.y if is_last else kept + buffers.arrays[last].y
             _set_shared(params, room, tables, self._last_sizes if is_last else self._sizes)
-            params.gates = gates
-            params.c_before = kept + arrays.c_before
-            params.h_before = kept + arrays.h_before
-            params.y = y
-            params.layer_y = kept + arrays.y if network.is_training else 0
-            params.layer_stride = between_layers
-            params.matrices = matrices
-            params.matrix_scales = matrix_scales
-            params.state_scales = state_scales
-            params.input_bias = weights_at + weights.b_ih if has_bias else 0
-            params.recurrent_bias = weights_at + weights.b_hh if has_bias else 0
-            params.h_0 = at.h_0 and at.h_0 + state
-            params.c_0 = at.c_0 and at.c_0 + state
-            params.h_n = at.h_n and at.h_n + state
-            params.c_n = at.c_n and at.c_n + state
-            params.matrix_stride = between_matrices
-            params.bias_stride = between_biases
-            params.clip_low, params.clip_high = network.clip
-            _set_resets(params, at.resets, self._last_sizes)
-            reset_state = layer * network.output_bytes * at.reset_rows
-            params.reset_h = at.reset_h and at.reset_h + reset_state
-            params.reset_c = at.reset_c and at.reset_c + reset_state
-            params.reset_state_rows = at.reset_rows
-            params.reset_scales = 0
-            if buffers.narrow is not None and at.reset_h:
-                params.reset_scales = at.workspace + buffers.narrow.reset_scales
             buffers.forward_launches.run(launch, params)
             x = y
             if self._dropout is not None and layer < num_layers - 1:
                 x = kept + arrays.dropped
                 self._dropout.drop(launch, y, x, kept + buffers.taken, tables, layer)
+
+    def _forward_params(self, layer: int, kept: int, at: ForwardAddresses) -> ForwardParams:
+        """Return the arguments of the kernel of a layer, without y and those of `_set_shared`.
+
+        ``kept`` is where the arrays of the pass begin.
+        """
+        network, buffers = self._network, self._buffers
+        weights, arrays = self._weights[layer], buffers.arrays[layer]
+        has_bias, state = network.spec.bias, layer * self._layer_state_bytes
+        params = ForwardParams()
+        params.gates = kept + arrays.gates
+        params.c_before = kept + arrays.c_before
+        params.h_before = kept + arrays.h_before
+        params.layer_y = kept + arrays.y if network.is_training else 0
+        strides = buffers.forward_strides[layer]
+        params.layer_stride, params.matrix_stride, params.bias_stride = strides
+        params.matrices = at.weights + weights.w_hh
+        params.matrix_scales = params.state_scales = 0
+        params.input_bias = at.weights + weights.b_ih if has_bias else 0
+        params.recurrent_bias = at.weights + weights.b_hh if has_bias else 0
+        params.h_0 = at.h_0 and at.h_0 + state
+        params.c_0 = at.c_0 and at.c_0 + state
+        params.h_n = at.h_n and at.h_n + state
+        params.c_n = at.c_n and at.c_n + state
+        params.clip_low, params.clip_high = network.clip
+        _set_resets(params, at.resets, self._last_sizes)
+        reset_state = layer * network.output_bytes * at.reset_rows
+        params.reset_h = at.reset_h and at.reset_h + reset_state
+        params.reset_c = at.reset_c and at.reset_c + reset_state
+        params.reset_state_rows = at.reset_rows
+        params.reset_scales = 0
+        if buffers.narrow is not None:
+            buffers.narrow.set_addresses(params, at)
+        return params
 
     def _fill_gates(
         self, launch: Launch, layer: int, x: int, gates: int, at: ForwardAddresses
@@ -440,7 +235,7 @@ class OwnRNNExecutor(AddressExecutor):
     def _backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         """Enqueue backward data. dx that is to be copied is not in the caller's array yet."""
         network, buffers = self._network, self._buffers
-        spec, launches = network.spec, buffers.backward_launches
+        launches, num_layers = buffers.backward_launches, network.spec.num_layers
         assert launches is not None
         assert buffers.backward_room is not None
         tables = self._table_addresses(at.reserve)
@@ -451,53 +246,66 @@ class OwnRNNExecutor(AddressExecutor):
         room = buffers.backward_room.addresses(at.workspace, at.reserve)
         dy = at.dy
         layers = launches.kernel.layers
-        for layer in reversed(range(0, spec.num_layers, layers)):
-            weights, arrays, last = self._weights[layer], buffers.arrays[layer], layer + layers - 1
-            is_last = last == spec.num_layers - 1
-            gates, state = at.reserve + arrays.gates, layer * self._layer_state_bytes
-            between_layers, between_matrices, _ = buffers.backward_strides[layer]
-            params = BackwardParams()
-            _set_shared(params, room, tables, self._last_sizes if is_last else self._sizes)
-            params.gates = gates
-            params.c_before = at.reserve + arrays.c_before
-            params.h_before = at.reserve + arrays.h_before
-            params.y = at.y if is_last else at.reserve + buffers.arrays[last].y
-            params.layer_y = at.reserve + arrays.y
-            params.layer_stride = between_layers
+        for layer in reversed(range(0, num_layers, layers)):
+            last = layer + layers - 1
+            is_last = last == num_layers - 1
+            params = self._backward_params(layer, at)
             params.dy = dy
-            params.matrices = at.weights + weights.w_hh
-            params.dh_n = at.dh_n and at.dh_n + state
-            params.dc_n = at.dc_n and at.dc_n + state
-            params.dh_0 = at.dh_0 and at.dh_0 + state
-            params.dc_0 = at.dc_0 and at.dc_0 + state
-            params.bias_sums = at.reserve + arrays.bias_sums if spec.bias else 0
-            params.matrix_stride = between_matrices
-            params.clip_low, params.clip_high = network.clip
-            _set_resets(params, at.resets, self._last_sizes)
-            params.dreset_h = at.dreset_h and at.dreset_h + state
-            params.dreset_c = at.dreset_c and at.dreset_c + state
+            params.y = at.y if is_last else at.reserve + buffers.arrays[last].y
+            _set_shared(params, room, tables, self._last_sizes if is_last else self._sizes)
             launches.run(launch, params)
             dx = at.workspace + buffers.dy
             if layer == 0:
                 dx = at.workspace + buffers.copied_dx if self._copies_dx else at.dx
-            for direction in range(self._directions):
-                w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
-                where = gates + direction * self._gate_bytes, w_ih, dx
-                accumulate = direction > 0
-                if buffers.small_products is not None:
-                    of_layer = buffers.small_products.dx[layer]
-                    of_layer.run(launch, self._positions, [where], accumulate=accumulate)
-                    continue
-                self._products[network.layer_inputs[layer]].dx(
-                    *(launch, self._memory, self._positions),
-                    (*where, at.workspace + buffers.padded),
-                    *(at.workspace,),
-                    accumulate=accumulate,
-                )
+            self._multiply_gates(launch, layer, dx, at)
             if self._dropout is not None and layer > 0:
                 taken = at.reserve + buffers.taken
                 self._dropout.drop(launch, dx, dx, taken, tables, layer - 1)
             dy = dx
+
+    def _backward_params(self, layer: int, at: BackwardDataAddresses) -> BackwardParams:
+        """Return the arguments of the kernel of a layer, without y, dy and `_set_shared`'s."""
+        buffers = self._buffers
+        weights, arrays = self._weights[layer], buffers.arrays[layer]
+        state = layer * self._layer_state_bytes
+        params = BackwardParams()
+        params.gates = at.reserve + arrays.gates
+        params.c_before = at.reserve + arrays.c_before
+        params.h_before = at.reserve + arrays.h_before
+        params.layer_y = at.reserve + arrays.y
+        params.layer_stride, params.matrix_stride, _ = buffers.backward_strides[layer]
+        params.matrices = at.weights + weights.w_hh
+        params.dh_n = at.dh_n and at.dh_n + state
+        params.dc_n = at.dc_n and at.dc_n + state
+        params.dh_0 = at.dh_0 and at.dh_0 + state
+        params.dc_0 = at.dc_0 and at.dc_0 + state
+        params.bias_sums = at.reserve + arrays.bias_sums if self._network.spec.bias else 0
+        params.clip_low, params.clip_high = self._network.clip
+        _set_resets(params, at.resets, self._last_sizes)
+        params.dreset_h = at.dreset_h and at.dreset_h + state
+        params.dreset_c = at.dreset_c and at.dreset_c + state
+        return params
+
+    def _multiply_gates(
+        self, launch: Launch, layer: int, dx: int, at: BackwardDataAddresses
+    ) -> None:
+        """Enqueue the products of the gradients of a layer's gates that fill ``dx``."""
+        network, buffers, weights = self._network, self._buffers, self._weights[layer]
+        gates = at.reserve + buffers.arrays[layer].gates
+        for direction in range(self._directions):
+            w_ih = at.weights + weights.w_ih + direction * weights.matrix_stride
+            where = gates + direction * self._gate_bytes, w_ih, dx
+            accumulate = direction > 0
+            if buffers.small_products is not None:
+                of_layer = buffers.small_products.dx[layer]
+                of_layer.run(launch, self._positions, [where], accumulate=accumulate)
+                continue
+            self._products[network.layer_inputs[layer]].dx(
+                *(launch, self._memory, self._positions),
+                (*where, at.workspace + buffers.padded),
+                *(at.workspace,),
+                accumulate=accumulate,
+            )
 
     def backward_weights(
         self, launch: Launch, at: BackwardWeightsAddresses, accumulate: bool = False

@@ -12,7 +12,8 @@ from dnnffi.backends.own.params import struct_of
 from dnnffi.backends.own.recurrent.config import Kind
 from dnnffi.backends.own.recurrent.kernels import narrow_kernel
 from dnnffi.backends.own.recurrent.layout import Buffer
-from dnnffi.backends.own.recurrent.params import NarrowParams
+from dnnffi.backends.own.recurrent.params import ForwardParams, NarrowParams
+from dnnffi.backends.rnn_interface import ForwardAddresses
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.spec.checks import ITEM_SIZES
 
@@ -61,10 +62,13 @@ class NarrowMatrices(NamedTuple):
     state_scales: int
     reset_scales: int
 
-    def addresses(self, workspace: int, h_0: int) -> tuple[int, int, int]:
-        """Return the addresses of matrices, scales and scales of states; 0 without h_0."""
-        of_states = workspace + self.state_scales if h_0 else 0
-        return workspace + self.matrices, workspace + self.scales, of_states
+    def set_addresses(self, params: ForwardParams, at: ForwardAddresses) -> None:
+        """Let the kernel of a layer read these matrices, with their scales, and those of states."""
+        params.matrices = at.workspace + self.matrices
+        params.matrix_stride = self.narrow_kernel.stride
+        params.matrix_scales = at.workspace + self.scales
+        params.state_scales = at.workspace + self.state_scales if at.h_0 else 0
+        params.reset_scales = at.workspace + self.reset_scales if at.reset_h else 0
 
     def narrow(self, launch: Launch, w_hh: int, matrix_stride: int, workspace: int) -> None:
         """Enqueue the conversion; ``matrix_stride`` bytes lie between two directions' matrices."""
