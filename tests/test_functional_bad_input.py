@@ -639,6 +639,11 @@ KEYWORDS = {
         ValueError,
         r"^lengths and batch_sizes exclude each other; give one$",
     ),
+    "lengths and batch_sizes for x of rank 3": (
+        lambda a: a.with_(batch_sizes=(3, 2, 1, 1)),
+        ValueError,
+        r"^lengths and batch_sizes exclude each other; give one$",
+    ),
     "batch_sizes for x of rank 3": (
         lambda a: a.with_(batch_sizes=(3, 2, 1, 1), lengths=None),
         ValueError,

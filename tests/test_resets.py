@@ -196,6 +196,7 @@ def test_an_empty_batch_has_empty_gradients() -> None:
         ({"resets": np.zeros((STEPS, BATCH + 1), bool)}, ValueError, r"shape of x .*\(6, 3\)"),
         ({"resets": np.zeros((BATCH, STEPS), bool)}, ValueError, r"got \(3, 6\)"),
         ({"resets": np.zeros((STEPS, BATCH))}, TypeError, "bool or integers; got float64"),
+        ({"resets": [[True] * BATCH] * STEPS}, TypeError, r"use numpy.asarray\(resets, 'bool'\)"),
         ({"reset_to": np.zeros((1, 1, HIDDEN))}, ValueError, "give resets, too"),
         (
             {"resets": np.ones((STEPS, BATCH), bool), "reset_to": np.zeros((1, 2, HIDDEN))},

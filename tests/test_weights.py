@@ -481,6 +481,16 @@ UNPACKED = {
 }
 
 
+def test_arrays_to_unpack_into_share_no_memory():
+    arrays = [np.zeros_like(array) for array in testing.weights(SPEC, 0)]
+    memory = np.zeros((arrays[0].shape[0], arrays[0].shape[1] + 1), np.float32)
+    arrays[0], other = memory[:, :-1], memory[: arrays[1].shape[0], 1:]
+    index = next(number for number, one in enumerate(arrays[1:], 1) if one.shape == other.shape)
+    arrays[index] = other
+    with pytest.raises(ValueError, match="must not share memory"):
+        packed(backend="torch").unpack(arrays)
+
+
 @pytest.mark.parametrize(("make", "error", "message"), UNPACKED.values(), ids=list(UNPACKED))
 def test_arrays_to_unpack_into_are_checked_before_any_is_written(make, error, message):
     arrays = [np.zeros_like(array) for array in testing.weights(SPEC, 0)]

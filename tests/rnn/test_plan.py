@@ -213,6 +213,16 @@ def test_the_gradient_of_the_weights_is_put_over_out_or_added():
         np.testing.assert_array_equal(out.flat, gradient.flat + gradient.flat)
 
 
+def test_the_gradient_of_the_weights_is_apart_from_x():
+    spec = SPECS["gru"]
+    gradient = weights_of(spec)
+    with plan_of("gru") as plan:
+        plan.forward(gradient.flat[: 4 * 2 * 3].reshape(4, 2, 3), None, weights_of(spec))
+        plan.backward_data()
+        with pytest.raises(ValueError, match=r"^(x and out_weights|out_weights and x)"):
+            plan.backward_weights(out=gradient)
+
+
 @pytest.mark.parametrize("method", ["backward", "backward_weights"])
 def test_the_gradient_of_the_weights_is_of_their_spec_and_layout(method):
     weights, other = weights_of(SPECS["gru"]), weights_of(SPECS["lstm"])
@@ -336,6 +346,32 @@ def test_a_plan_on_arrays_of_numpy_runs_on_the_reference(device):
         np.testing.assert_array_equal(y, dnnffi.gru(x, None, weights)[0])
         assert plan.device == 0
         plan.backward(np.ones_like(y))
+
+
+def test_a_first_call_that_fails_chooses_no_device():
+    plan = rnn_plan()
+    with pytest.raises(ValueError, match="x must have shape"):
+        plan.forward(random((1, 1, 1)), None, weights_of(SPECS["gru"]))
+    assert plan.device is None
+
+
+@pytest.mark.parametrize("device", [None, 0])
+def test_a_plan_runs_after_a_first_call_that_failed(device):
+    plan, weights = rnn_plan(device=device), weights_of(SPECS["gru"])
+    with pytest.raises(ValueError, match="x must have shape"):
+        plan.forward(random((1, 1, 1)), None, weights)
+    plan.forward(random(SHAPES["x"]), None, weights)
+    assert plan.device == 0
+
+
+def test_a_first_call_that_fails_keeps_no_array():
+    plan, out = rnn_plan(), zeros("gru", "y")
+    alive = ref(out[0])
+    with pytest.raises(ValueError, match="x must have shape"):
+        plan.forward(random((1, 1, 1)), None, weights_of(SPECS["gru"]), out=out)
+    del out
+    gc.collect()
+    assert alive() is None
 
 
 def test_a_convolution_plan_on_arrays_of_numpy_runs_on_the_reference():
@@ -565,6 +601,33 @@ def test_resets_are_for_a_plan_that_was_made_with_them():
             plan.forward(x, None, weights)
         with pytest.raises(ValueError, match=r"^resets must have the shape of x without"):
             plan.forward(x, None, weights, resets=flags[1:])
+
+
+def reset_plan():
+    return RNNPlan(SPECS["gru"], batch=2, steps=4, resets=True, training=True, backend="reference")
+
+
+def test_the_state_of_resets_is_apart_from_results():
+    out, flags = zeros("gru", "y"), np.zeros((4, 2), bool)
+    more = {"out": out, "resets": flags, "reset_to": out[1]}
+    with pytest.raises(ValueError, match=r"^(reset_to and h_n|h_n and reset_to) must not share"):
+        reset_plan().forward(random(SHAPES["x"]), None, weights_of(SPECS["gru"]), **more)
+
+
+def test_resets_are_apart_from_gradients():
+    plan, out = reset_plan(), zeros("gru", "x")
+    flags = out[0].reshape(-1).view("u1")[:8].reshape(4, 2)
+    plan.forward(random(SHAPES["x"]), None, weights_of(SPECS["gru"]), resets=flags)
+    with pytest.raises(ValueError, match=r"^(resets and dx|dx and resets) must not share"):
+        plan.backward_data(out=out)
+
+
+def test_lengths_are_apart_from_results():
+    out = zeros("gru", "y")
+    more = {"out": out, "lengths": out[0].reshape(-1).view("i4")[:2]}
+    plan = RNNPlan(SPECS["gru"], max_batch=2, max_steps=4, backend="reference")
+    with pytest.raises(ValueError, match=r"^(lengths and y|y and lengths) must not share"):
+        plan.forward(random(SHAPES["x"]), None, weights_of(SPECS["gru"]), **more)
 
 
 # Empty batches

@@ -174,6 +174,18 @@ def test_results_on_the_host_are_objects_of_the_allocator(library):
     assert (values_of(out) != 1).all()
 
 
+def test_an_allocator_that_fails_leaves_the_state():
+    def allocator(shape, dtype):
+        if len(shape) == 2:
+            raise MemoryError("no memory for y")
+        return np.empty(shape, dtype)
+
+    stream = gru_stream(options={"allocator": allocator})
+    with pytest.raises(MemoryError, match="for y"):
+        stream.run(random((BATCH, GRU.input_size)))
+    assert not stream.state.any()
+
+
 def test_plans_of_many_sizes_are_bounded(monkeypatch):
     monkeypatch.setattr(stream_module, "MAX_PLANS", 2)
     weights, _ = weights_of(GRU)
@@ -346,17 +358,17 @@ RESETS = {
     "text": (TypeError, "^state must be a NumPy or CuPy array.*got str$", {"state": "zeros"}),
     "shape": (
         ValueError,
-        r"^h of state must have shape \(3, 4, 4\), or \(3, 1, 4\) for all rows; got \(3, 2, 4\)$",
+        r"^state must have shape \(3, 4, 4\), or \(3, 1, 4\) for all rows; got \(3, 2, 4\)$",
         {"state": np.zeros((3, 2, 4))},
     ),
     "shape of rows": (
         ValueError,
-        r"^h of state must have shape \(3, 2, 4\)",
+        r"^state must have shape \(3, 2, 4\)",
         {"rows": [0, 1], "state": np.zeros((3, 4, 4))},
     ),
     "dtype": (
         TypeError,
-        "^h of state must have the dtype of the weights, float64; got float32",
+        r"^state must have .*, float64; got float32; use state\.astype\('float64'\)$",
         {"state": np.zeros((3, 4, 4), "f4")},
     ),
 }
@@ -403,7 +415,7 @@ def test_the_state_of_an_lstm_is_a_pair():
     stream = RNNStream(weights_of(SPECS["projected"])[0], batch=BATCH)
     with pytest.raises(TypeError, match=r"^state of an LSTM must be \(h, c\) or None"):
         stream.reset(state=np.zeros((1, BATCH, 2)))
-    with pytest.raises(ValueError, match=r"^c of state must have shape \(1, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"^state\[1\] must have shape \(1, 4, 5\)"):
         stream.reset(state=(np.zeros((1, BATCH, 2)), np.zeros((1, BATCH, 2))))
     with pytest.raises(TypeError, match=r"^c must be an array; give state=None for zero"):
         stream.reset(state=(np.zeros((1, BATCH, 2)), None))

@@ -757,6 +757,14 @@ def test_a_plan_on_a_named_device_takes_the_backend_of_its_arrays(simulator, on_
         assert plan.device == 1
 
 
+def test_a_first_call_that_fails_chooses_no_backend(simulator, on_cuda):
+    weights, x = weights_of(simulator), random(simulator, SPEC.x_shape(STEPS, BATCH), 1)
+    with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:
+        with pytest.raises(ValueError, match="x must have shape"):
+            plan.forward(np.ones(3), None, weights)  # on the host
+        close(plan.forward(x, None, weights)[0], on_reference("lstm", x, None, weights)[0])
+
+
 def test_autotune_of_a_plan_without_a_backend_measures_at_the_first_call(simulator, on_cuda):
     with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:
         plan.autotune()
@@ -1390,6 +1398,11 @@ def test_cached_plans_can_be_seen_and_forgotten(simulator):
     lstm(x, None, weights, options={"tune": "auto"})
     (plan,) = dnnffi.cached_plans()
     assert plan.finder.choice is None, "what was measured is forgotten too"
+
+
+def test_plans_that_the_functions_keep_cannot_be_closed(simulator):
+    lstm(random(simulator, SPEC.x_shape(STEPS, BATCH), 1), None, weights_of(simulator))
+    assert not hasattr(the_plan(simulator), "close")
 
 
 def test_memory_of_all_plans_is_shown(simulator):

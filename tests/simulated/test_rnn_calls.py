@@ -222,7 +222,8 @@ def on_the_host(weights):
         ((STEPS, BATCH), {}, "3 dimensions"),
         ((STEPS, BATCH, 3), {"lengths": [1]}, "one entry for each"),
         ((STEPS, BATCH, 3), {"lengths": [1, STEPS + 1]}, r"lengths\[1\]"),
-        ((STEPS, BATCH, 3), {"lengths": [1, 2], "batch_sizes": [1]}, "2 dimensions"),
+        ((STEPS, BATCH, 3), {"lengths": [1, 2], "batch_sizes": [1]}, "exclude each other"),
+        ((STEPS, BATCH, 3), {"batch_sizes": [1]}, "2 dimensions"),
     ],
 )
 def test_new_sizes_of_a_known_network_are_checked(simulator, shape, more, words):

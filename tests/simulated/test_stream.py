@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
 from functools import partial
 
 import numpy as np
@@ -16,8 +18,9 @@ from stress.user_arrays import UserArray
 import dnnffi
 from dnnffi import RNNStream
 from dnnffi.backends import registry
-from dnnffi.errors import UnsupportedError
+from dnnffi.errors import DnnffiError, UnsupportedError
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING
+from dnnffi.rnn.stream_states import _BufferPair
 
 LSTM = SPECS["lstm"]
 EXACT = 1e-12
@@ -182,6 +185,49 @@ def test_a_call_that_fails_leaves_the_state(simulator, monkeypatch):
             with pytest.raises(MemoryError):
                 stream.run(**arguments)
             model.compare(stream, EXACT)
+
+
+def test_an_interrupt_at_the_end_of_a_call_leaves_one_state(simulator, monkeypatch):
+    stream, _ = stream_on(simulator, options={"tune": "off"})
+    x = simulator.asarray(np.ones((2, LSTM.input_size)))
+
+    def interrupted(pair):
+        flip(pair)
+        raise KeyboardInterrupt
+
+    flip = _BufferPair.flip
+    with monkeypatch.context() as patch:
+        patch.setattr(_BufferPair, "flip", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.run(x, rows=[1, 3])
+    before = stream.state
+    y = stream.run(x, rows=[1, 3])
+    stream.reset(state=before)
+    np.testing.assert_array_equal(stream.run(x, rows=[1, 3]), y)
+
+
+@pytest.mark.parametrize("name", ["reset", "state"])
+def test_a_forked_child_is_told_so(simulator, name):
+    stream, _ = stream_on(simulator)
+    processes = multiprocessing.get_context("fork")
+    results = processes.Queue()
+
+    def child():
+        try:
+            _ = stream.state if name == "state" else stream.reset()
+        except DnnffiError as error:
+            results.put(str(error))
+        else:
+            results.put("no error")
+        results.close()
+        results.join_thread()
+        os._exit(0)
+
+    process = processes.Process(target=child)
+    process.start()
+    said = results.get(timeout=60)
+    process.join()
+    assert "forked after dnnffi had used the GPU" in said
 
 
 def test_a_closed_stream_has_nothing_on_the_device(simulator):

@@ -17,13 +17,13 @@ from dnnffi.execution.cache import WeakRegistry
 from dnnffi.execution.remembered import Remembered
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.executor_plan import ExecutorPlan
-from dnnffi.rnn.resets import Resets
+from dnnffi.rnn.resets import Resets, row_spans
 from dnnffi.rnn.route import Route
 from dnnffi.weights import RNNWeights
 
 MaybeArray = Array | None
 Triple = tuple[Any, ...]
-_BESIDE = ("dx", "dh_0", "dc_0", "dy", "dh_n", "dc_n", "c_0", "weights")
+_BESIDE = ("dx", "dh_0", "dc_0", "dy", "dh_n", "dc_n", "c_0", "weights", "resets")
 
 
 class _Filled(NamedTuple):
@@ -47,6 +47,7 @@ class BufferPlan:
 
     def __init__(self, plan: ExecutorPlan) -> None:
         self.plan = plan
+        self.closed = False
         plan.finder.complete()
         self._memory = plan.memory
         self._training = plan.problem.training
@@ -69,7 +70,7 @@ class BufferPlan:
     ) -> Triple:
         """Fill and return (y, h_n, c_n)."""
         plan = self.plan
-        if plan.closed:
+        if self.closed:
             self._open()
         if plan.parts.current_device() != plan.device:
             with self._memory.use(plan.device):
@@ -106,6 +107,8 @@ class BufferPlan:
                 if resets is not None:
                     names = "resets", "reset_h", "reset_c", "reset_rows"
                     at = at._replace(**dict(zip(names, resets.addresses, strict=True)))
+                of_rows = row_spans(resets, lengths)
+                check_apart(spans_of(("y", "h_n", "c_n"), out), of_rows)
                 self._forward.add(identities, arrays, at)
             executor = plan.operations.forward(route, at, stream, captured)
             if reserve is not None:
@@ -154,7 +157,8 @@ class BufferPlan:
                     of_resets = plan.states()
                 data = self._data_at(filled, (dy, dh_n, dc_n), out, of_resets or (), workspace)
                 results = *out, of_resets
-                beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights)
+                flags = None if filled.resets is None else filled.resets.flags
+                beside = (*out, dy, dh_n, dc_n, filled.c_0, filled.weights, flags)
             if weights is not None:
                 if out_weights is None:
                     flat = plan.empty((weights.layout.size,))
@@ -192,12 +196,13 @@ class BufferPlan:
                 min_bytes=executor.least_workspace_bytes,
                 reserve=Span("reserve", filled.context.reserve, executor.reserve_bytes),
             )
+            read = [span_of("x", filled.x)]  # backward weights reads it later
             if filled.resets is not None:
+                read.append(span_of("resets", filled.resets.flags))
                 found = [0 if one is None else one.data.ptr for one in of_resets] or [0, 0]
                 flags = filled.resets.addresses[0]
                 at = at._replace(resets=flags, dreset_h=found[0], dreset_c=found[1])
-            # Backward weights reads x later.
-            check_apart(spans_of(("dx", "dh_0", "dc_0"), out), [span_of("x", filled.x)])
+            check_apart(spans_of(("dx", "dh_0", "dc_0"), out), read)
             self._data.add(identities, arrays, at)
         return at
 
@@ -245,13 +250,8 @@ class BufferPlan:
         """Return the plan's report, and the bytes of the reserve space."""
         return f"{self.plan.report()}\n{self.nbytes:,} bytes held for the reserve space"
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self.plan.closed
-
     def _open(self) -> None:
-        if self.plan.closed:
+        if self.closed:
             raise ValueError("this plan is closed")
 
     def _begun(self) -> _Filled:
@@ -277,8 +277,9 @@ class BufferPlan:
         return 0 if reserve is None else int(reserve.nbytes)
 
     def close(self) -> None:
-        """Release everything."""
+        """Release everything. A second call does nothing."""
+        self.closed = True
         for graph in self._captured.snapshot():
             graph.close()
-        self.plan.close()
+        self.plan.finder.close()
         self._reserve = self._filled = None

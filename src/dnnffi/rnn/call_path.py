@@ -321,7 +321,8 @@ def _readable_lengths(
     if error is None:
         return None, on_device
     warn_of_copy(error)
-    return lengths_on_host(on_device, problem.steps), None
+    is_strict = problem.options.validate
+    return lengths_on_host(on_device, problem.steps, is_strict=is_strict), None
 
 
 def _remember(

@@ -55,6 +55,8 @@ def problem_of(
     spec, batch_first, options = asked.spec, asked.batch_first, asked.options
     training, dropout = asked.training, asked.dropout
     shape = tuple(x.shape)
+    if batch_sizes is not None and (lengths is not None or asked.has_device_lengths):
+        raise ValueError("lengths and batch_sizes exclude each other; give one")
     rank, form = 3, "[B, T, I]" if batch_first else "[T, B, I]"
     if batch_sizes is not None:
         rank, form = 2, "[sum(batch_sizes), I]"
@@ -77,13 +79,9 @@ def problem_of(
             "numbers"
         )
     if batch_sizes is not None:
-        if lengths is not None:
-            raise ValueError("lengths and batch_sizes exclude each other; give one")
         made = RNNProblem.packed(
             spec, batch_sizes, shape[0], training=training, dropout=dropout, options=options
         )
-        if asked.has_device_lengths:
-            raise ValueError("lengths and batch_sizes exclude each other; give one")
         return made._replace(has_resets=asked.has_resets)
     batch, steps = shape[:2] if batch_first else shape[1::-1]
     rest = batch_first, lengths, training, dropout, options

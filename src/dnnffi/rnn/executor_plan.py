@@ -74,7 +74,6 @@ class ExecutorPlan:
         self.problem = problem
         self.parts = parts = network.parts
         self.device, self.memory = parts.device, parts.memory
-        self.closed = False
         leading = problem.leading_shape
         self.x_shape = (*leading, parts.spec.input_size)
         self.y_shape = (*leading, parts.y_width)
@@ -454,11 +453,6 @@ class ExecutorPlan:
     def report(self) -> str:
         """Return which candidate runs, and why, in plain words."""
         return report_of(self.problem, self.finder, self.operations)
-
-    def close(self) -> None:
-        """Release graphs and descriptors. A second call does nothing."""
-        self.closed = True
-        self.finder.close()
 
 
 def report_of(problem: RNNProblem, finder: RouteFinder, operations: Operations) -> str:

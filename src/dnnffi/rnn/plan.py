@@ -45,9 +45,9 @@ class RNNPlan:
     lengths : one host integer a row, from 0 to T, in any order
     dropout : probability with which outputs between layers are dropped in training
     dropout_state : its random numbers; None for those of the device
-    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
-        in `dnnffi.lstm`. Until then nothing is prepared; name a backend if the first call is
-        captured in a graph
+    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call that
+        succeeds, as in `dnnffi.lstm`. Until then nothing is prepared; name a backend if the first
+        call is captured in a graph
     device : the GPU; None is that of the arrays, or with ``backend`` the current one
     options : as of `dnnffi.lstm`
 
@@ -157,15 +157,25 @@ class RNNPlan:
         if self._is_to_measure:
             buffers.autotune()
 
-    def _prepare_for(self, x: object) -> None:
-        """Choose the backend and the device by the x of the first call."""
+    def _first_forward(self, x: Any, *rest: Any, **rows: Any) -> tuple[Any, Any]:
+        """Choose the backend and the device by x, and run `forward`; forget them if it fails."""
         self._check_open()
         array = as_array("x", x)
         backend = rnn_backends.for_call(None, array)
         device = backend.device_of("x", array)
-        if self._device is not None:
-            device = backend.check_device(self._device)
-        self._prepare(backend, device)
+        named = self._device
+        if named is not None:
+            device = backend.check_device(named)
+        try:
+            self._prepare(backend, device)
+            return self.forward(x, *rest, **rows)
+        except BaseException:
+            buffers, self._buffers, self._device = self._buffers, None, named
+            self._known_out.clear()
+            self._known_lengths = None
+            if buffers is not None:
+                buffers.close()
+            raise
 
     def _check_open(self) -> None:
         if self.closed:
@@ -214,7 +224,8 @@ class RNNPlan:
         ((5, 2, 4), (1, 2, 4))
         """
         if self._buffers is None:
-            self._prepare_for(x)
+            rows = {"lengths": lengths, "resets": resets, "reset_to": reset_to}
+            return self._first_forward(x, hx, weights, out, **rows)
         h_0, c_0 = initial_states(self._spec, hx)
         given = None if out is None else self._out(out, ("y", "h_n", "c_n"))
         x, h_0, c_0, native = self._inputs(x, h_0, c_0, weights)

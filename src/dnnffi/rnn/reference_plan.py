@@ -19,7 +19,7 @@ from dnnffi.reference import rnn as reference
 from dnnffi.reference.direction import Weights
 from dnnffi.rnn.context import Context, Phase
 from dnnffi.rnn.empty import EmptyRNNPlan
-from dnnffi.rnn.resets import Resets
+from dnnffi.rnn.resets import Resets, row_spans
 from dnnffi.rnn.row_arrays import lengths_on_host
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, RNNProblem
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -232,7 +232,9 @@ class ReferenceBufferPlan:
         self._open()
         flat = weights if isinstance(weights, list) else [weights]
         read = spans_of(("x", "h_0", "c_0", *("weights",) * len(flat)), (x, h_0, c_0, *flat))
-        targets = self._targets(("y", "h_n", "c_n"), out, read)
+        if resets is not None:
+            read.append(span_of("resets", resets.flags))
+        targets = self._targets(("y", "h_n", "c_n"), out, [*read, *row_spans(resets, lengths)])
         if lengths is not None and isinstance(self.plan, ReferenceRNNPlan):
             self.plan = self.plan.with_lengths(lengths_on_host(lengths, self.plan.problem.steps))
         *results, self._saved = self.plan.forward(x, h_0, c_0, weights, resets)
@@ -278,6 +280,7 @@ class ReferenceBufferPlan:
             if weights is None:
                 self._found[:] = [found]
         else:
+            check_apart(written, [one for one in self._read if one.name in ("x", "h_0", "y")])
             try:
                 found = self._found.pop()
             except IndexError:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dnnffi.device.arrays import as_array, ready
 from dnnffi.device.interface import AnyArray
+from dnnffi.device.spans import Span, spans_of
 from dnnffi.errors import UnsupportedError
 from dnnffi.spec.problem import RNNProblem
 
@@ -78,6 +79,12 @@ def check_rows(of_h: int, of_c: int) -> None:
         )
 
 
+def row_spans(resets: Resets | None, lengths: AnyArray | None) -> list[Span]:
+    """Return the memory of the arrays about rows that a forward pass reads."""
+    names = "lengths", "resets", "reset_to", "reset_to"
+    return spans_of(names, (lengths, *(resets or ())))
+
+
 def check_sums(array: AnyArray) -> None:
     """Raise `UnsupportedError` for an array of an allocator.
 
@@ -102,6 +109,11 @@ def row_gradient(gradient: AnyArray | None, rows: int) -> AnyArray | None:
 
 
 def _flags(call: CallArrays, value: object, shape: tuple[int, ...]) -> AnyArray:
+    if isinstance(value, list | tuple):
+        raise TypeError(
+            f"resets must be an array; got {type(value).__name__}; "
+            f"use numpy.asarray(resets, 'bool')"
+        )
     flags: Any = as_array("resets", value)
     if not isinstance(flags, np.ndarray):
         call.check_device("resets", flags)

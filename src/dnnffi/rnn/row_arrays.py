@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnnffi.device.arrays import to_host
-from dnnffi.device.dtypes import DLPACK_CPU
+from dnnffi.device.dtypes import DLPACK_HOST
 from dnnffi.device.external import DeviceArray
 from dnnffi.device.interface import AnyArray
 from dnnffi.errors import PerformanceWarning, UnsupportedError, caller_level
@@ -43,7 +43,7 @@ def is_on_device(lengths: Any) -> bool:
     if kind is DeviceArray or hasattr(lengths, "__cuda_array_interface__"):
         return True
     device_of = getattr(lengths, "__dlpack_device__", None)
-    return device_of is not None and device_of()[0] != DLPACK_CPU
+    return device_of is not None and device_of()[0] not in DLPACK_HOST
 
 
 def lengths_on_host(array: AnyArray, steps: int, *, is_strict: bool = False) -> tuple[int, ...]:

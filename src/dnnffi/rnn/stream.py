@@ -105,6 +105,7 @@ class RNNStream(Generic[ArrayT]):
                 f"got those of {spec}: run whole sequences, with dnnffi.{spec.mode}"
             )
         self._spec = spec
+        self._state_names = ("state[0]", "state[1]") if spec.has_cell else ("state", "state")
         self._batch = check_range("batch", batch, 1, MAX_ENTRIES)
         self._batch_first = check_flag("batch_first", batch_first)
         self._device = None if device is None else check_integer("device", device)
@@ -152,7 +153,8 @@ class RNNStream(Generic[ArrayT]):
             self._check_device(array.data.device_id)
             return DeviceStates(backend, weights, self._batch, array.data.device_id, self._options)
         self._check_device(0)
-        return HostStates(backend, weights._computable(), self._batch, self._options)
+        common = weights._computable(), self._batch, self._options
+        return HostStates(backend, *common, is_embedded=True)
 
     def _check_device(self, found: int) -> None:
         if self._device not in (None, found):
@@ -224,8 +226,7 @@ class RNNStream(Generic[ArrayT]):
                 if out is not None:
                     self._run(states, x, rows, external_array("out", out, self._kind))
                     return out
-                (y,) = in_user_memory([self._run(states, x, rows, None)], self._kind)
-                return unwrap(y)
+                return unwrap(self._run(states, x, rows, None))
 
     def _run(self, states: States, x: Any, rows: Any, out: Any) -> Any:
         x = as_array("x", x)
@@ -307,18 +308,17 @@ class RNNStream(Generic[ArrayT]):
                 self._reset(states, rows, state)
                 return
             with using(*self._embedding):
-                self._reset(states, rows, wrapped(("state", "state"), state, self._kind))
+                self._reset(states, rows, wrapped(self._state_names, state, self._kind))
 
     def _reset(self, states: States, rows: Any, state: Any) -> None:
         spec = self._spec
         found = None if rows is None else self._checked_rows(rows)
         count = self._batch if found is None else len(found)
-        parts = "h", "c"
-        given = pair(spec, state, "state", parts)
+        given = pair(spec, state, "state", ("h", "c"))
         shapes = spec.h_shape(count), spec.c_shape(count)
         values = [
             None if value is None else _of_rows(states, name, value, shape)
-            for name, value, shape in zip(parts, given, shapes, strict=True)
+            for name, value, shape in zip(self._state_names, given, shapes, strict=True)
         ]
         states.write(found, (values[0], values[1]))
 
@@ -406,11 +406,10 @@ class RNNStream(Generic[ArrayT]):
 
 def _of_rows(states: States, name: str, value: Any, shape: tuple[int, int, int]) -> AnyArray:
     """Return a part of a given state, [L, rows, .] or [L, 1, .]."""
-    array = as_array("state", value)
+    array = as_array(name, value)
     one_row = shape[0], 1, shape[2]
     if tuple(array.shape) not in (shape, one_row):
         raise ValueError(
-            f"{name} of state must have shape {shape}, or {one_row} for all rows; "
-            f"got {tuple(array.shape)}"
+            f"{name} must have shape {shape}, or {one_row} for all rows; got {tuple(array.shape)}"
         )
-    return states.array(f"{name} of state", array, tuple(array.shape))
+    return states.array(name, array, tuple(array.shape))

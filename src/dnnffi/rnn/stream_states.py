@@ -13,6 +13,7 @@ import numpy as np
 
 from dnnffi.device.arrays import array_module, as_array
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.device.external.host import allocated_copy
 from dnnffi.device.interface import AnyArray, Array, Stream
 from dnnffi.device.spans import check_apart, check_writable, span_of, written_span
 from dnnffi.errors import UnsupportedError
@@ -133,6 +134,7 @@ class DeviceStates:
             self._row_bytes.append(spec.hidden_size * item_bytes)
         self._weights: Array = backend.native(weights, spec)
         plan = self.plan(RNNProblem.dense(spec, steps=1, batch=batch, options=options))
+        self._parts = plan.parts
         self._weights_at = plan.arguments.weights(self._weights)
         self._arguments = plan.arguments
         self._call = CallArrays(backend, spec, device, plan.accepts, None, None, None, [])
@@ -182,9 +184,9 @@ class DeviceStates:
         self._check_capture(stream)
         arrays = known.x, known.y, h_0, h_n, c_0, c_n, self._weights_at
         rest = 0, *WITHOUT_RESETS, 0
+        self._is_newer = pair is not self._home  # first: an interrupt may come after the flip
         plan.launch_forward(plan.next_route(), stream, False, arrays, rest, keeps_workspace=True)
         pair.flip()
-        self._is_newer = pair is not self._home
         return y
 
     def _checked_out(self, x: AnyArray, out: AnyArray, y_shape: tuple[int, ...]) -> int:
@@ -201,6 +203,7 @@ class DeviceStates:
 
     def write(self, rows: Rows, values: Values) -> None:
         memory = self._memory
+        self._parts.current_device()  # refuses in a forked process
         with memory.use(self._device):
             stream = memory.current_stream()
             self._check_capture(stream)
@@ -251,6 +254,7 @@ class DeviceStates:
 
     def read(self) -> tuple[AnyArray, ...]:
         memory, spec = self._memory, self._spec
+        self._parts.current_device()  # refuses in a forked process
         with memory.use(self._device):
             stream = memory.current_stream()
             self._check_capture(stream)
@@ -320,13 +324,21 @@ class DeviceStates:
 class HostStates:
     """States in arrays of the module that made the weights, for the reference.
 
-    The functions run it: they keep the plans.
+    The functions run it: they keep the plans. If it ``is_embedded``, new arrays that `run` returns
+    are in memory of the user's allocator.
     """
 
     def __init__(
-        self, backend: RNNBackend, weights: RNNWeights, batch: int, options: RNNOptions
+        self,
+        backend: RNNBackend,
+        weights: RNNWeights,
+        batch: int,
+        options: RNNOptions,
+        *,
+        is_embedded: bool = False,
     ) -> None:
         spec = weights.spec
+        self._is_embedded = is_embedded
         self._spec, self._weights = spec, weights
         changed = set(options._asdict().items()) - set(DEFAULTS._asdict().items())
         self._options: Any = dict(changed) or None
@@ -357,13 +369,14 @@ class HostStates:
         target = None if out is None else self._checked_out(x, out, y_shape)
         sequence = x if x.ndim == 3 else x[None]
         y, after = self._run(sequence, rows, plan)
-        self._replace(rows, after if isinstance(after, tuple) else (after,))
         if y.shape != y_shape:
             y = y[0]
-        if target is None:
-            return y
-        target[...] = y
-        return out
+        if target is not None:
+            target[...] = y
+        elif self._is_embedded:
+            y = allocated_copy(y)  # the allocator may fail, which leaves the states as they were
+        self._replace(rows, after if isinstance(after, tuple) else (after,))
+        return y if target is None else out
 
     def _run(self, sequence: AnyArray, rows: Rows, problem: RNNProblem) -> tuple[Any, Any]:
         return self._function(

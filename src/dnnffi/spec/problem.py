@@ -158,7 +158,7 @@ class RNNProblem(NamedTuple):
     @property
     def has_steps(self) -> bool:
         """Whether any row has a step: none has in an empty batch, or where all lengths are 0."""
-        return self.batch > 0 and (self.lengths is None or max(self.lengths) > 0)
+        return self.batch > 0 and (self.lengths is None or any(self.lengths))
 
     @property
     def drops(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import dnnffi
 from dnnffi.errors import UnsupportedError
 from dnnffi.reference.dropout import own_masks
+from dnnffi.rnn.backend import DeviceRNNBackend
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.spec.options import RNNOptions
 from dnnffi.spec.rnn import RNNSpec
@@ -201,6 +202,13 @@ def test_validation_says_which_length_on_the_device_is_out_of_range(emulated):
         device_lengths_call(emulated, lengths, validate=True)
 
 
+def test_validation_says_which_length_is_out_of_range_where_they_are_copied(simulator, monkeypatch):
+    monkeypatch.setattr("dnnffi.rnn.row_arrays._warned", True)
+    lengths = simulator.asarray(np.array((4, 0, 3, 5, 2), "i4"))
+    with pytest.raises(ValueError, match=r"^lengths\[3\] must be from 0 to 4 \(T\); got 5, which"):
+        device_lengths_call(simulator, lengths, "float64", validate=True)
+
+
 @pytest.mark.parametrize(
     ("lengths", "error", "match"),
     [
@@ -304,6 +312,45 @@ def test_a_plan_with_resets_replaces_states(emulated, rows):
             pairs.append((dweights.flat, grads.weights.to("cudnn").flat))
             for one, other in pairs:
                 assert conformance.deviation(np.asarray(one), other.astype("f8")) < 2e-3
+
+
+@pytest.fixture
+def resetting(emulated, monkeypatch):
+    """A plan with resets and what it is called with: x, None, weights."""
+    # The simulator's arrays are NumPy's, which are copied: flags in device memory are not.
+    monkeypatch.setattr(DeviceRNNBackend, "placed", lambda backend, flags, device: flags)
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=10)
+    flat = dnnffi.RNNWeights.random(spec, np.random.default_rng(0)).to("cudnn").flat
+    weights = dnnffi.RNNWeights(emulated.asarray(flat), spec, backend="cudnn")
+    more = {"resets": True, "training": True, "backend": "cudnn", "options": {"tune": "off"}}
+    with dnnffi.RNNPlan(spec, batch=5, steps=4, **more) as plan:
+        yield plan, (emulated.asarray(np.ones((4, 5, 3), "f4")), None, weights)
+
+
+def test_the_state_of_resets_is_apart_from_results(emulated, resetting):
+    plan, arguments = resetting
+    y, h_n = (emulated.asarray(np.zeros(shape, "f4")) for shape in ((4, 5, 10), (1, 5, 10)))
+    flags = emulated.asarray(np.zeros((4, 5), bool))
+    with pytest.raises(ValueError, match=r"^(reset_to and h_n|h_n and reset_to) must not share"):
+        plan.forward(*arguments, out=(y, h_n), resets=flags, reset_to=h_n)
+
+
+@pytest.mark.parametrize("backward", ["backward_data", "backward"])
+def test_resets_are_apart_from_gradients(emulated, resetting, backward):
+    plan, arguments = resetting
+    dx, dh_0 = (emulated.asarray(np.zeros(shape, "f4")) for shape in ((4, 5, 3), (1, 5, 10)))
+    flags = dx.reshape(-1).view("u1")[:20].reshape(4, 5)
+    plan.forward(*arguments, resets=flags)
+    with pytest.raises(ValueError, match=r"^(resets and dx|dx and resets) must not share"):
+        getattr(plan, backward)(None, None, (dx, dh_0))
+
+
+def test_resets_are_apart_from_the_gradient_of_the_weights(emulated, resetting):
+    plan, arguments = resetting
+    gradient = arguments[-1].like(emulated.asarray(np.zeros_like(arguments[-1].flat)))
+    plan.forward(*arguments, resets=gradient.flat.view("u1")[:20].reshape(4, 5))
+    with pytest.raises(ValueError, match=r"^(resets and out_w|out_w\w+ and resets)"):
+        plan.backward(out_weights=gradient)
 
 
 def test_a_plan_with_lengths_of_each_call_is_refused_without_the_kernels(simulator):
