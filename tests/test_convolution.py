@@ -16,6 +16,7 @@ from dnnffi.convolution.backend import ReferenceConvBackend, conv_backends
 from dnnffi.convolution.reference_plan import ReferenceConvPlan
 from dnnffi.device.arrays import in_layout
 from dnnffi.device.dtypes import dtype_object
+from dnnffi.reference import conv as reference
 from dnnffi.spec.conv_problem import FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST, CHANNELS_LAST, memory_layout
 
@@ -273,6 +274,47 @@ def test_arrays_of_other_libraries_are_taken():
     np.testing.assert_array_equal(dnnffi.conv_backward_bias(dy), dnnffi.conv_backward_bias(DY))
 
 
+class Writable(Foreign):
+    """An array of another library that a plan may write."""
+
+    def __dlpack__(self, **keywords):
+        return self._array.__dlpack__(max_version=(1, 0))
+
+
+def plan_of_x():
+    spec = dnnffi.ConvSpec.from_weight_shape(W.shape, groups=2)
+    return dnnffi.ConvPlan(spec, X.shape)
+
+
+def test_a_plan_returns_the_array_that_it_was_given_for_the_result():
+    result = np.empty_like(DY)
+    out = Writable(result)
+    assert plan_of_x().run(X, W, out=out) is out
+    np.testing.assert_array_equal(result, dnnffi.conv(X, W, groups=2))
+
+
+def test_the_result_of_a_plan_may_be_in_a_gap_of_x():
+    memory = np.empty((2, 10, 5, 6), X.dtype)
+    x, out = memory[:, :4], memory[:, 4:, :3, :4]
+    x[...] = X
+    plan_of_x().run(x, W, out=out)
+    np.testing.assert_array_equal(out, dnnffi.conv(X, W, groups=2))
+
+
+def test_a_first_run_that_fails_chooses_no_device():
+    plan = plan_of_x()
+    with pytest.raises(ValueError, match=r"^w must have shape"):
+        plan.run(X, W[:1])
+    assert plan.device is None
+
+
+def test_a_plan_runs_after_a_first_run_that_failed():
+    plan = plan_of_x()
+    with pytest.raises(ValueError, match=r"^w must have shape"):
+        plan.run(X, W[:1])
+    np.testing.assert_array_equal(plan.run(X, W), dnnffi.conv(X, W, groups=2))
+
+
 # Empty batches
 
 
@@ -388,6 +430,21 @@ def test_wrong_results_are_found(name, monkeypatch):
         cached.clear()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_gradient_of_the_bias_is_valid(dtype):
+    dy = np.full((2, 1, 4), 1000.0, dtype)
+    dy[1] = -1000.0  # a sum that cancels
+    assert dnnffi.conv_backward_bias(dy, options={"validate": True}).tolist() == [0.0]
+
+
+def test_a_wrong_gradient_of_the_bias_is_found(monkeypatch):
+    right = reference.backward_bias
+    wrong = iter([1.0])  # added in the call, and not in the comparison
+    monkeypatch.setattr(reference, "backward_bias", lambda dy: right(dy) + next(wrong, 0.0))
+    with pytest.raises(dnnffi.ValidationError, match="relative deviation: dbias "):
+        dnnffi.conv_backward_bias(DY, options={"validate": True})
+
+
 @settings(max_examples=40)
 @given(testing.conv_problems(), seeds)
 def test_right_results_are_valid(problem, seed):
@@ -414,6 +471,20 @@ def test_a_backend_of_a_device_refuses_arrays_on_the_host_with_an_allocator(back
     ):
         with pytest.raises(TypeError, match=r"^(x|dy) must be in device memory"):
             call()
+
+
+class Deleted:
+    """An array that its library does not export."""
+
+    def __dlpack_device__(self):
+        raise RuntimeError("it was deleted")
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+def test_an_array_that_its_library_does_not_export_is_named(backend):
+    keywords = {"backend": backend, "options": {"allocator": np.empty}}
+    with pytest.raises(TypeError, match=r"^x does not show its memory by DLPack: it was deleted$"):
+        dnnffi.conv(Deleted(), W, groups=2, **keywords)
 
 
 def test_a_stream_needs_an_allocator():

@@ -256,6 +256,38 @@ def test_pinned_memory_is_memory_of_the_host(device_type):
     np.testing.assert_array_equal(y, dnnffi.gru(problem.x, None, problem.weights)[0])
 
 
+class PinnedLengths(Elsewhere):
+    """Lengths in pinned memory, which can be read one by one."""
+
+    def __init__(self, values):
+        super().__init__(values, 3)
+        self._values = values
+
+    def __iter__(self):
+        return iter(self._values)
+
+
+def test_pinned_lengths_are_lengths_on_the_host():
+    problem = Problem("gru")
+    lengths = np.arange(problem.x.shape[1]) % problem.x.shape[0] + 1
+    given = PinnedLengths(lengths)
+    y, _ = dnnffi.gru(problem.x, None, problem.weights, lengths=given, options=problem.options)
+    expected, _ = dnnffi.gru(problem.x, None, problem.weights, lengths=lengths)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_resets_of_bool_with_dlpack_are_read():
+    problem = Problem("gru")
+    resets = (
+        np.arange(problem.x.shape[0] * problem.x.shape[1]).reshape(problem.x.shape[:2]) % 3 == 0
+    )
+    y, _ = dnnffi.gru(
+        problem.x, None, problem.weights, resets=ByDLPack(resets), options=problem.options
+    )
+    expected, _ = dnnffi.gru(problem.x, None, problem.weights, resets=resets)
+    np.testing.assert_array_equal(y, expected)
+
+
 @settings(max_examples=50)
 @given(
     problem=testing.problems(training=True),

@@ -7,7 +7,7 @@ import pytest
 from numpy.lib.stride_tricks import as_strided
 
 import dnnffi
-from dnnffi.spec.conv_problem import ARGUMENTS, RESULTS
+from dnnffi.spec.conv_problem import ARGUMENTS
 
 CONV = dnnffi.ConvSpec(in_channels=2, out_channels=3, kernel=(2, 2), dtype="float32")
 X = (1, 2, 4, 3)
@@ -52,8 +52,7 @@ def test_the_result_of_a_convolution_does_not_overlap_itself(operation, make):
     with dnnffi.ConvPlan(CONV, X, operation=operation, backend="reference") as plan:
         shapes = plan.problem.argument_shapes[:2]
         out = make(plan.problem.result_shape)
-        name = RESULTS[operation]
-        with pytest.raises(ValueError, match=f"^{name} must not overlap itself: it is written; "):
+        with pytest.raises(ValueError, match=r"^out must not overlap itself: it is written; "):
             plan.run(*ones(*shapes), out=out)
 
 

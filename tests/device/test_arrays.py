@@ -87,6 +87,39 @@ def test_an_array_that_its_library_does_not_hand_out_is_named(error, refuses):
         as_array("x", value)
 
 
+class At:
+    """An array on the host that DLPack says to be on a device of another type."""
+
+    def __init__(self, device_type):
+        self._device_type = device_type
+
+    def __dlpack_device__(self):
+        return self._device_type, 0
+
+    def __dlpack__(self, **keywords):
+        return np.ones(3).__dlpack__(**keywords)
+
+
+@pytest.mark.parametrize("device_type", [3, 11], ids=["CUDAHost", "ROCmHost"])
+def test_pinned_memory_is_memory_of_the_host(device_type):
+    assert as_array("x", At(device_type)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_array_on_a_device_of_another_platform_is_named_with_its_place():
+    message = r"^x must be in memory of the host, CUDA or ROCm; this At is elsewhere .* type 14\)$"
+    with pytest.raises(TypeError, match=message):
+        as_array("x", At(14))
+
+
+def test_an_array_that_cupy_cannot_take_is_named(monkeypatch):
+    def refuse(value):
+        raise BufferError("not this one")
+
+    monkeypatch.setattr(arrays, "import_cupy", lambda: SimpleNamespace(from_dlpack=refuse))
+    with pytest.raises(TypeError, match=r"^x cannot be seen as an array of NumPy or CuPy \(not th"):
+        as_array("x", At(2))
+
+
 def test_memory_whose_owner_does_not_tell_its_platform_is_of_the_one_in_the_process(monkeypatch):
     monkeypatch.setattr(arrays, "kind_in_process", lambda: "cuda")
     array = DeviceArray(object(), None, 1, 4096, (2,), np.dtype("f4"))

@@ -80,6 +80,10 @@ def test_an_array_without_dimensions():
     assert device_array("x", Producer(shape=())).shape == ()
 
 
+def at_device(device_type):
+    return Producer(device_type=device_type)
+
+
 def without_address():
     producer = Producer()
     producer.tensor.data, producer.tensor.byte_offset = None, 64
@@ -264,7 +268,18 @@ def test_unknown_dtypes(code, lanes):
         device_array("x", Producer(code=code, lanes=lanes))
 
 
-@pytest.mark.parametrize("value", [np.zeros(3), Producer(device_type=CPU)])
+@pytest.mark.parametrize("error", [RuntimeError, BufferError, ValueError])
+@pytest.mark.parametrize("refuses", ["__dlpack_device__", "__dlpack__"])
+def test_an_array_that_its_library_does_not_export_is_named(error, refuses):
+    def refuse(self, **keywords):
+        raise error("not this one")
+
+    value = type("Refusing", (Producer,), {refuses: refuse})()
+    with pytest.raises(TypeError, match=r"^x does not show its memory by DLPack: not this one$"):
+        device_array("x", value)
+
+
+@pytest.mark.parametrize("value", [np.zeros(3), *map(at_device, (CPU, 3, 11))])
 def test_arrays_on_the_host(value):
     with pytest.raises(TypeError, match=r"^x must be in device memory; this .* is on the host: "):
         device_array("x", value)

@@ -39,11 +39,17 @@ def test_initializers_of_onnx_are_a_mapping():
         RNNWeights.from_onnx(W, [("R", R)])
 
 
-@pytest.mark.parametrize("device_type", [1, 2])
+@pytest.mark.parametrize(
+    ("device_type", "message"),
+    [
+        (1, r"^W cannot be seen as an array of NumPy or CuPy \(no\)"),
+        (2, r"^W does not show its memory by DLPack: no$"),
+    ],
+)
 @pytest.mark.parametrize("error", [BufferError("no"), RuntimeError("no")])
-def test_an_array_that_is_not_shown_is_named(error, device_type):
+def test_an_array_that_is_not_shown_is_named(error, device_type, message):
     value = NotShown(error, device_type)
-    with pytest.raises(TypeError, match=r"^W cannot be seen as an array of NumPy or CuPy \(no\)"):
+    with pytest.raises(TypeError, match=message):
         RNNWeights.from_onnx(value, R, B, mode="lstm")
 
 

@@ -958,7 +958,13 @@ def test_wrong_arguments_of_a_buffers_plan(simulator):
         ((small, w), {}, ValueError, r"^x must have shape \(2, 4, 5, 6\); got \(2, 4, 5, 5\)$"),
         ((x.astype("f8"), w), {}, TypeError, r"^x must have dtype float32; got float64; "),
         ((x, np.zeros(w.shape, "f4")), {}, TypeError, r"^w must be a CuPy array"),
-        ((x, w), {"out": small}, ValueError, r"^y must have shape \(2, 6, 3, 3\)"),
+        ((x, w), {"out": small}, ValueError, r"^out must have shape \(2, 6, 3, 3\)"),
+        (
+            (x, w),
+            {"out": out.astype("f8")},
+            TypeError,
+            r"^out must have dtype float32; .* float64$",
+        ),
         ((x, w), {"out": out[..., ::-1]}, ValueError, r"^out must be without gaps, channels first"),
     ):
         with pytest.raises(error, match=message):

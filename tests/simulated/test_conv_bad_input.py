@@ -12,7 +12,7 @@ import pytest
 import test_convolution_bad_input as bad
 
 import dnnffi
-from dnnffi.spec.conv_problem import ARGUMENTS, RESULTS
+from dnnffi.spec.conv_problem import ARGUMENTS
 
 TABLES = (
     (bad.ALL, bad.EACH),
@@ -83,8 +83,7 @@ def test_the_result_of_a_plan_shares_no_memory(shared_simulator, operation, numb
     out = both[start : start + prod(problem.result_shape)].reshape(problem.result_shape)
     if backend == "reference":
         arrays, out = [np.asarray(array) for array in arrays], np.asarray(out)
-    result = RESULTS[operation]
-    message = rf"^({name} and {result}|{result} and {name}) must not share memory: one is written$"
+    message = rf"^({name} and out|out and {name}) must not share memory: one is written$"
     before = shared_simulator.calls("cudnnBackendExecute")
     with pytest.raises(ValueError, match=message):
         plan.run(*arrays, out=out)

@@ -74,7 +74,7 @@ def test_an_array_in_bfloat16_is_not_written():
     spec = dnnffi.ConvSpec(in_channels=3, out_channels=4, kernel=(3, 2), dtype="bfloat16")
     plan = dnnffi.ConvPlan(spec, X.shape, backend="reference")
     out = in_jax(DY)
-    with pytest.raises(ValueError, match=r"^y must be writable; it is read-only"):
+    with pytest.raises(ValueError, match=r"^out must be writable; it is read-only"):
         plan.run(in_jax(X), in_jax(W), out=out)
     np.testing.assert_array_equal(np.asarray(out), in_ml_dtypes(DY))
 

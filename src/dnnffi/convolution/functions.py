@@ -19,7 +19,7 @@ from dnnffi.backends.registry import backend_of
 from dnnffi.convolution import backend as conv_backend
 from dnnffi.convolution import bias as conv_bias
 from dnnffi.convolution.backend import ConvBackend, DeviceConvBackend, conv_backends
-from dnnffi.convolution.reference_plan import ReferenceConvPlan, check_conv
+from dnnffi.convolution.reference_plan import ReferenceConvPlan, check_bias_gradient, check_conv
 from dnnffi.convolution.signature import Asked, sign, sign_on_host
 from dnnffi.device.arrays import as_array, conversion, is_external, kind
 from dnnffi.device.cupy import import_cupy
@@ -265,10 +265,13 @@ def conv_backward_bias(
 
 def _backward_bias(arrays: tuple[AnyArray, ...], summing: Any, options: object) -> AnyArray:
     (dy,) = arrays
-    conv_options(options)
+    checked = conv_options(options)
     _rank("dy", dy)
     _check_dtype("dy", dy)
-    return summing.backward_bias(dy)
+    dbias: AnyArray = summing.backward_bias(dy)
+    if checked.validate and dy.size:
+        check_bias_gradient(checked, dy, dbias)
+    return dbias
 
 
 def conv_transpose(

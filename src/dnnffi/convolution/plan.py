@@ -14,7 +14,7 @@ from dnnffi.errors import not_picklable
 from dnnffi.spec.checks import check_range
 from dnnffi.spec.conv import ConvSpec, check_shape
 from dnnffi.spec.conv_options import ConvOptionsDict
-from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, RESULTS, ConvProblem
+from dnnffi.spec.conv_problem import ARGUMENTS, FORWARD, ConvProblem
 from dnnffi.spec.layouts import CHANNELS_FIRST
 from dnnffi.spec.names import Activation, BackendName, MemoryLayout, Operation
 
@@ -37,9 +37,9 @@ class ConvPlan:
     activation, residual, alpha, bias : of a forward call, which is
         ``activation(conv(x, w) + alpha * residual + bias)``; ``residual`` and ``bias`` say whether
         there is one
-    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call, as
-        in `dnnffi.conv`. Until then nothing is prepared; name a backend if the first call is
-        captured in a graph
+    backend : "cudnn", "miopen", "reference", or None: chosen by the arrays of the first call that
+        succeeds, as in `dnnffi.conv`. Until then nothing is prepared; name a backend if the first
+        call is captured in a graph
     device : the GPU; None is that of the arrays, or with ``backend`` the current one
     options : as of `dnnffi.conv`, without ``validate``
 
@@ -102,20 +102,18 @@ class ConvPlan:
         self._names = ARGUMENTS[operation]
         wanted = zip(self._names, problem.argument_shapes, problem.present, strict=True)
         self._wanted = tuple(wanted)
-        self._result = RESULTS[operation]
         if backend is not None:
             self._prepare(*conv_backends.on_device(backend, device))
 
-    def _prepare(self, backend: ConvBackend, device: Any) -> ConvProblemPlan:
+    def _prepare(self, backend: ConvBackend, device: Any) -> None:
         """Make everything that depends on the backend and the device."""
         plan = backend.prepare(self._problem, device)
         self._backend, self._device, self._plan = backend, device, plan
         if self._is_to_measure:
             plan.autotune()
-        return plan
 
-    def _prepare_for(self, arrays: Sequence[AnyArray | None]) -> ConvProblemPlan:
-        """Choose the backend and the device by the arrays of the first call."""
+    def _first_run(self, arrays: Sequence[AnyArray | None], out: AnyArray | None) -> Any:
+        """Choose the backend and the device by the arrays, and `run`; forget them if it fails."""
         self._check_open()
         name = self._names[0]
         if not arrays or arrays[0] is None:
@@ -123,9 +121,17 @@ class ConvPlan:
         array = as_array(name, arrays[0])
         backend = conv_backends.for_call(None, array)
         device = backend.device_of(name, array)
-        if self._device is not None:
-            device = backend.check_device(self._device)
-        return self._prepare(backend, device)
+        named = self._device
+        if named is not None:
+            device = backend.check_device(named)
+        try:
+            self._prepare(backend, device)
+            return self.run(*arrays, out=out)
+        except BaseException:
+            plan, self._plan, self._device = self._plan, None, named
+            if plan is not None:
+                plan.close()
+            raise
 
     def _check_open(self) -> None:
         if self.closed:
@@ -146,8 +152,9 @@ class ConvPlan:
 
         "forward" takes x, w, bias and residual (None for those that the problem does not have),
         "backward_data" takes dy and w, "backward_weights" dy and x, all of the shapes in
-        ``problem``. ``out`` has no gaps, does not overlap itself and shares no memory with them.
-        cuDNN's function is ``cudnnBackendExecute``.
+        ``problem``. ``out`` has no gaps, except on the reference. It does not overlap itself and
+        shares no byte with them, but may be in a gap of theirs. cuDNN's function is
+        ``cudnnBackendExecute``.
 
         Examples
         --------
@@ -161,7 +168,7 @@ class ConvPlan:
         """
         plan = self._plan
         if plan is None:
-            plan = self._prepare_for(arrays)
+            return self._first_run(arrays, out)
         if out is not None and plan.again(arrays, out):
             return out
         if plan.closed:
@@ -174,10 +181,13 @@ class ConvPlan:
         padded = (*arrays, *(None,) * (len(self._names) - len(arrays)))
         pairs = zip(self._wanted, padded, strict=True)
         checked = tuple(self._checked(*wanted, array) for wanted, array in pairs)
-        if out is not None:
-            out = self._checked(self._result, self._problem.result_shape, True, out)
-            check_apart([written_span(self._result, out)], spans_of(self._names, checked))
-        return plan.run_into(checked[: len(arrays)], out)
+        given = checked[: len(arrays)]
+        if out is None:
+            return plan.run_into(given, None)
+        target = self._checked("out", self._problem.result_shape, True, out)
+        check_apart([written_span("out", target)], spans_of(self._names, checked))
+        plan.run_into(given, target)
+        return out
 
     def _checked(
         self, name: str, shape: tuple[int, ...], wanted: bool, array: AnyArray | None
@@ -195,9 +205,9 @@ class ConvPlan:
             raise ValueError(f"{name} must be on device {self._device}; it is on {where}")
         dtype = self._problem.spec.dtype
         if array.dtype.name != dtype:
-            raise TypeError(
-                f"{name} must have dtype {dtype}; got {array.dtype}{conversion(name, array, dtype)}"
-            )
+            # A converted copy of ``out`` would get the result in its place.
+            instead = "" if name == "out" else conversion(name, array, dtype)
+            raise TypeError(f"{name} must have dtype {dtype}; got {array.dtype}{instead}")
         if array.shape != shape:
             raise ValueError(f"{name} must have shape {shape}; got {tuple(array.shape)}")
         return array

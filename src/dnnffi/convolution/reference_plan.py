@@ -1,6 +1,6 @@
 """Plans of convolutions without a library: the reference, and zeros for an empty batch.
 
-`check_conv` implements ``options={"validate": True}``.
+`check_conv` and `check_bias_gradient` implement ``options={"validate": True}``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dnnffi.device.arrays import array_module, in_layout, is_external
 from dnnffi.device.interface import AnyArray, Memory, MemoryWithGraphs
 from dnnffi.execution.comparison import compare
 from dnnffi.reference import conv as reference
+from dnnffi.spec.conv import ConvSpec
+from dnnffi.spec.conv_options import ConvOptions
 from dnnffi.spec.conv_problem import BACKWARD_DATA, FORWARD, RESULTS, ConvProblem
 
 
@@ -84,3 +86,12 @@ def check_conv(problem: ConvProblem, arrays: Sequence[AnyArray | None], result: 
     """Raise `ValidationError` where the result of a convolution differs from the reference's."""
     plan, name = ReferenceConvPlan(problem), RESULTS[problem.operation]
     compare(problem, {name: result}, lambda *arrays: {name: plan.run(*arrays)}, arrays)
+
+
+def check_bias_gradient(options: ConvOptions, dy: AnyArray, dbias: AnyArray) -> None:
+    """Raise `ValidationError` where the gradient of a bias differs from the reference's."""
+    # It is the same for every convolution whose y has the shape of dy, such as this one.
+    w_shape = (dy.shape[1], 1, *(1,) * (dy.ndim - 2))
+    spec = ConvSpec.from_weight_shape(w_shape, groups=dy.shape[1], dtype=dy.dtype.name)
+    problem = ConvProblem.of(FORWARD, spec, dy.shape, options=options)
+    compare(problem, {"dbias": dbias}, lambda dy: {"dbias": reference.backward_bias(dy)}, [dy])

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from dnnffi.device.cupy import import_cupy
-from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM
+from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_HOST, DLPACK_ROCM
 from dnnffi.device.external import DeviceArray, device_array
+from dnnffi.device.external.array import REFUSALS
 from dnnffi.device.external.array import array_over as external_array_over
 from dnnffi.device.external.host import bfloat16_array, host_array
 from dnnffi.device.interface import AnyArray
@@ -66,13 +67,13 @@ def as_array(name: str, value: object) -> AnyArray:
     if device_of is not None:
         try:
             device_type, _ = device_of()
-        except (BufferError, RuntimeError, ValueError) as error:
+        except REFUSALS as error:
             raise cannot_be_seen(name, error) from error
-        if device_type == DLPACK_CPU:
+        if device_type in DLPACK_HOST:
             exported: Any = detached(name, value)
             try:
                 return np.from_dlpack(exported)
-            except (BufferError, RuntimeError, ValueError) as error:
+            except REFUSALS as error:
                 return _not_of_numpy(name, exported, error)
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
             return _on_device(name, value, "from_dlpack")
@@ -80,6 +81,11 @@ def as_array(name: str, value: object) -> AnyArray:
         return _on_device(name, value, "asarray")
     if hasattr(value, "__array_interface__") and not isinstance(value, np.generic):
         return host_array(name, value)
+    if device_of is not None:
+        raise TypeError(
+            f"{name} must be in memory of the host, CUDA or ROCm; this {type(value).__name__} is "
+            f"elsewhere (DLPack device type {int(device_type)})"
+        )
     instead = instead_of(name, value)
     if isinstance(value, list | tuple):
         instead = conversion(name, value, "float32")
@@ -136,7 +142,11 @@ def _on_device(name: str, value: Any, function: str) -> AnyArray:
         cupy = import_cupy()
     except ImportError:
         return device_array(name, value)
-    return getattr(cupy, function)(detached(name, value))
+    exported = detached(name, value)
+    try:
+        return getattr(cupy, function)(exported)
+    except (BufferError, ValueError) as error:
+        raise cannot_be_seen(name, error) from error
 
 
 def kind(array: AnyArray) -> str | None:

@@ -9,8 +9,10 @@ import numpy as np
 
 from dnnffi.importing import import_lock
 
-# DLPack device types (dlpack.h): kDLCPU, kDLCUDA and kDLCUDAManaged, kDLROCM
+# DLPack device types (dlpack.h): kDLCPU, pinned memory (kDLCUDAHost, kDLROCMHost), kDLCUDA and
+# kDLCUDAManaged, kDLROCM
 DLPACK_CPU = 1
+DLPACK_HOST = (DLPACK_CPU, 3, 11)
 DLPACK_CUDA = (2, 13)
 DLPACK_ROCM = 10
 

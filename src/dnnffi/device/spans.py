@@ -3,29 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnnffi.device.arrays import address
 from dnnffi.device.interface import AnyArray
 
+MAX_OVERLAP_CANDIDATES = 1_000_000
+"""Candidate solutions that NumPy tries, in about 10 ms, to find a byte that two arrays share.
+
+The problem is NP-hard, but arrays whose dimensions are nested take a few candidates.
+"""
+
+
+class Elements(NamedTuple):
+    """The places of an array's elements: address of the first one, and strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's description. NumPy reads no memory by it, which may be that of a device."""
+        return {
+            "shape": self.shape,
+            "strides": self.strides,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "version": 3,
+        }
+
 
 class Span(NamedTuple):
-    """An argument's memory: first address and bytes. No bytes for an argument that is None."""
+    """An argument's memory: first address and bytes. No bytes for an argument that is None.
+
+    ``elements`` are given for an array that may have gaps; without them every byte counts.
+    """
 
     name: str
     address: int
     nbytes: int
+    elements: Elements | None = None
 
 
 def span_of(name: str, array: AnyArray) -> Span:
     """Return the span from the lowest to the highest address of an array's elements."""
+    first = address(array)
     if not array.size:
-        return Span(name, address(array), 0)
-    steps = [step * (count - 1) for step, count in zip(array.strides, array.shape, strict=True)]
+        return Span(name, first, 0)
+    if array.flags.c_contiguous:
+        return Span(name, first, array.nbytes)
+    shape, strides, itemsize = tuple(array.shape), tuple(array.strides), array.dtype.itemsize
+    steps = [step * (count - 1) for step, count in zip(strides, shape, strict=True)]
     below = sum(min(step, 0) for step in steps)
-    return Span(name, address(array) + below, sum(map(abs, steps)) + array.dtype.itemsize)
+    elements = Elements(first, shape, strides, itemsize)
+    return Span(name, first + below, sum(map(abs, steps)) + itemsize, elements)
 
 
 def check_writable(name: str, array: AnyArray) -> None:
@@ -80,14 +115,41 @@ def spans_of(names: Iterable[str], arrays: Iterable[AnyArray | None]) -> list[Sp
 
 
 def check_apart(written: Iterable[Span], read: Iterable[Span]) -> None:
-    """Raise ``ValueError`` where memory that is written is also another argument's."""
-    spans = [(*span, True) for span in written] + [(*span, False) for span in read]
-    spans.sort(key=lambda span: span[1])
-    last_name, last_end, last_written = "", 0, False
-    for name, start, nbytes, is_written in spans:
-        if not nbytes:
+    """Raise ``ValueError`` where memory that is written is also another argument's.
+
+    An argument may be in gaps of another.
+    """
+    spans = [(span, True) for span in written] + [(span, False) for span in read]
+    spans.sort(key=lambda pair: pair[0].address)
+    before: list[tuple[Span, bool]] = []
+    for span, is_written in spans:
+        if not span.nbytes:
             continue
-        if start < last_end and (is_written or last_written):
-            raise ValueError(f"{name} and {last_name} must not share memory: one is written")
-        if start + nbytes > last_end:
-            last_name, last_end, last_written = name, start + nbytes, is_written
+        before = [pair for pair in before if pair[0].address + pair[0].nbytes > span.address]
+        for other, other_is_written in before:
+            if is_written or other_is_written:
+                _check_apart(span, other)
+        before.append((span, is_written))
+
+
+def _check_apart(span: Span, other: Span) -> None:
+    """Raise ``ValueError`` unless no byte is in both of two spans that intersect."""
+    names = f"{span.name} and {other.name}"
+    if span.elements is not None or other.elements is not None:
+        one, two = (np.asarray(each.elements or _all_bytes(each)) for each in (span, other))
+        try:
+            # NumPy's annotation has no numbers of candidates.
+            most: Any = MAX_OVERLAP_CANDIDATES
+            if not np.shares_memory(one, two, max_work=most):
+                return
+        except np.exceptions.TooHardError:
+            raise ValueError(
+                f"{names} must be in separate memory: one is written, and with strides "
+                f"{one.strides} and {two.strides} it takes too long to find out whether they share "
+                f"any; copy one of them"
+            ) from None
+    raise ValueError(f"{names} must not share memory: one is written")
+
+
+def _all_bytes(span: Span) -> Elements:
+    return Elements(span.address, (span.nbytes,), (1,), 1)

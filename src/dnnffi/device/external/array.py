@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from dnnffi.device.dtypes import DLPACK_CPU, DLPACK_CUDA, DLPACK_ROCM, dtype_object
+from dnnffi.device.dtypes import DLPACK_CUDA, DLPACK_HOST, DLPACK_ROCM, dtype_object
 from dnnffi.device.external.known import is_tensor, read_known
 from dnnffi.device.external.use import TrustedAllocator, current_stream, thread
 from dnnffi.device.interface import ALIGNMENT
@@ -21,8 +21,11 @@ from dnnffi.runtime.devices import DeviceRuntime, device_runtime, kind_in_proces
 from dnnffi.spec.checks import check_integer
 from dnnffi.spec.layouts import contiguous_strides
 
-_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+_DLPACK_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
 _INTERFACE_VERSION = 3  # the newest __cuda_array_interface__
+
+REFUSALS = (BufferError, RuntimeError, ValueError)
+"""Exceptions by which libraries refuse to export an array by DLPack."""
 
 
 class Pointer(NamedTuple):
@@ -250,20 +253,20 @@ def device_array(
         known = read_known(value, current_stream())
     if known is not None:
         return DeviceArray(value, *known)
-    device_of = getattr(value, "__dlpack_device__", None)
-    if device_of is not None:
-        device_type, device = device_of()
+    found = dlpack_device(name, value)
+    if found is not None:
+        device_type, device = found
         if device_type in (*DLPACK_CUDA, DLPACK_ROCM):
-            found = "rocm" if device_type == DLPACK_ROCM else "cuda"
-            return from_dlpack(name, value, found, int(device), strided)
-        if device_type == DLPACK_CPU:
+            platform = "rocm" if device_type == DLPACK_ROCM else "cuda"
+            return from_dlpack(name, value, platform, device, strided)
+        if device_type in DLPACK_HOST:
             raise TypeError(
                 f"{name} must be in device memory; this {type(value).__name__} is on the host: "
                 "copy it to the device, or pass all arrays on the host, for backend='reference'"
             )
         raise TypeError(
             f"{name} must be in device memory; this {type(value).__name__} is elsewhere (DLPack "
-            f"device type {int(device_type)})"
+            f"device type {device_type})"
         )
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(name, value, kind, strided)
@@ -406,6 +409,22 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
+def dlpack_device(name: str, value: Any) -> tuple[int, int] | None:
+    """Return the device type and number of an array with DLPack; None for other objects."""
+    device_of = getattr(value, "__dlpack_device__", None)
+    if device_of is None:
+        return None
+    try:
+        device_type, device = device_of()
+    except REFUSALS as error:
+        raise _not_shown(name, error) from error
+    return int(device_type), int(device)
+
+
+def _not_shown(name: str, error: Exception) -> TypeError:
+    return TypeError(f"{name} does not show its memory by DLPack: {error}")
+
+
 def from_dlpack(
     name: str, value: Any, kind: str, device: int, strided: bool = False
 ) -> DeviceArray:
@@ -414,7 +433,10 @@ def from_dlpack(
     if kind != "host":
         # 1 is CUDA's name of the default stream in this protocol; ROCm's is 0.
         stream = current_stream() or (1 if kind == "cuda" else 0)
-    capsule = value.__dlpack__(stream=stream)
+    try:
+        capsule = value.__dlpack__(stream=stream)
+    except REFUSALS as error:
+        raise _not_shown(name, error) from error
     try:
         # Not consumed: dropping the capsule releases the tensor, and the owner has the memory.
         tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
@@ -435,7 +457,7 @@ def from_dlpack(
     dtype = None
     if known is not None and tensor.lanes == 1:
         with suppress(TypeError):
-            dtype = dtype_object(f"{known}{tensor.bits}")
+            dtype = dtype_object(f"{known}{tensor.bits}".replace("bool8", "bool"))
     if dtype is None:
         raise TypeError(
             f"{name} has a dtype that DLPack numbers {tensor.code}, of {tensor.bits} bits and "

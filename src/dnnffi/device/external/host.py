@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from dnnffi.device.dtypes import DLPACK_CPU
+from dnnffi.device.dtypes import DLPACK_HOST
 from dnnffi.device.external.array import (
+    REFUSALS,
     DeviceArray,
     allocate,
     check_allocated,
     check_memory,
     device_array,
+    dlpack_device,
     from_dlpack,
     read_interface,
 )
@@ -28,10 +30,6 @@ from dnnffi.spec.checks import is_peculiar
 
 HOST = "host"
 """The kind of arrays on the host, where those on a device have "cuda" and "rocm"."""
-
-_DLPACK_HOST = (DLPACK_CPU, 3, 11)
-"""DLPack device types of memory that the host reads: kDLCPU, and pinned memory: kDLCUDAHost and
-kDLROCMHost."""
 
 _INTERFACE = "__array_interface__"
 _EMPTY = np.empty(1, np.uint8)  # arrays without elements may have no address
@@ -61,9 +59,11 @@ def is_on_host(value: Any) -> bool:
     """Whether ``value`` shows memory of the host: by DLPack, or else by ``__array_interface__``."""
     if isinstance(value, np.ndarray):
         return True
-    device_of = getattr(value, "__dlpack_device__", None)
-    if device_of is not None:
-        return device_of()[0] in _DLPACK_HOST
+    if hasattr(value, "__dlpack_device__"):
+        try:
+            return value.__dlpack_device__()[0] in DLPACK_HOST
+        except REFUSALS:
+            return False  # `device_array` raises the error that names the argument
     return hasattr(value, _INTERFACE) and not hasattr(value, "__cuda_array_interface__")
 
 
@@ -152,14 +152,11 @@ def _described(name: str, value: Any, strided: bool) -> DeviceArray:
         strides = value.strides if strided else None
         at = 0, address, value.shape, dtype
         return DeviceArray(value, HOST, *at, value.flags.writeable, strides)
-    device_of = getattr(value, "__dlpack_device__", None)
-    if device_of is not None:
-        device_type, device = device_of()
-        if device_type in _DLPACK_HOST:
-            try:
-                return from_dlpack(name, value, HOST, int(device), strided=strided)
-            except BufferError as error:
-                raise TypeError(f"{name} does not show its memory by DLPack: {error}") from error
+    found = dlpack_device(name, value)
+    if found is not None:
+        device_type, device = found
+        if device_type in DLPACK_HOST:
+            return from_dlpack(name, value, HOST, device, strided=strided)
         raise TypeError(_in_device_memory(name, value))
     if hasattr(value, "__cuda_array_interface__"):
         raise TypeError(_in_device_memory(name, value))
@@ -171,9 +168,9 @@ def _described(name: str, value: Any, strided: bool) -> DeviceArray:
         )
     if not isinstance(interface.get("data"), tuple):
         raise TypeError(f"{name} has no address in its {_INTERFACE}")
-    found = read_interface(name, interface, _INTERFACE, strided)
-    at = 0, found.address, found.shape, found.dtype
-    return DeviceArray(value, HOST, *at, not found.is_read_only, found.strides)
+    entries = read_interface(name, interface, _INTERFACE, strided)
+    at = 0, entries.address, entries.shape, entries.dtype
+    return DeviceArray(value, HOST, *at, not entries.is_read_only, entries.strides)
 
 
 def _in_device_memory(name: str, value: object) -> str:
