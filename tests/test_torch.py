@@ -284,6 +284,23 @@ def test_a_tensor_that_is_written_to_before_backward_is_noticed(written):
 
 
 @needs_torch
+@pytest.mark.parametrize("written", ["x", "h_0", "weights"])
+def test_a_tensor_may_be_written_to_where_hooks_keep_a_copy(written):
+    spec = dnnffi.RNNSpec(mode="gru", input_size=3, hidden_size=4, dtype="float64")
+    torch.manual_seed(0)
+    given = {"x": draw(5, 2, 3), "h_0": draw(1, 2, 4)}
+    given["weights"] = draw(dnnffi.weight_layout(spec, "cudnn").size)
+    inputs = list(given.values())
+    expected = torch.autograd.grad(dnnffi.torch.gru(*inputs, spec=spec)[0].sum(), inputs)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+        y, _ = dnnffi.torch.gru(*inputs, spec=spec)
+    with torch.no_grad():
+        given[written].zero_()
+    for one, other in zip(torch.autograd.grad(y.sum(), inputs), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@needs_torch
 @pytest.mark.parametrize("written", ["x", "h_0", "weights[1]"])
 def test_a_tensor_that_is_written_to_before_backward_of_a_context_is_named(written):
     module, x, h_0 = module_of("rnn_tanh"), draw(5, 2, 3).detach(), draw(1, 2, 4).detach()
@@ -422,6 +439,8 @@ def test_results_are_gone_with_their_last_name():
         ),
         ({"hx": 3}, r"^hx of an LSTM must be \(h_0, c_0\) or None; got int"),
         ({"hx": (3, None)}, r"^h_0 must be a torch.Tensor; got int"),
+        ({"hx": ([0.0], None)}, r"^h_0 must .* got list; use torch.tensor\(h_0\)$"),
+        ({"hx": ((torch and torch.ones(1),), None)}, r"^h_0 must be a torch.Tensor; got tuple$"),
         ({"weights": [1]}, r"^weights\[0\] must be a torch.Tensor; got int"),
         ({"weights": 3}, r"^weights must be a sequence.*; got int without spec$"),
         (

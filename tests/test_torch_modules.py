@@ -242,6 +242,26 @@ def test_autocast_takes_an_input_that_is_in_its_dtype_already_and_leaves_float64
     torch.testing.assert_close(y, double_theirs(x.double())[0])
 
 
+def test_autocast_leaves_the_input_of_a_float64_module_as_it_is():
+    _, ours = small("GRU")
+    x = draw(STEPS, BATCH, INPUT_SIZE, dtype=torch.float32)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ValueError, match=r"^input must .* torch.float64; got torch.float32"),
+    ):
+        ours(x)
+
+
+def test_autocast_leaves_the_input_of_float64_weights_as_it_is():
+    weights = list(torch.nn.GRU(INPUT_SIZE, HIDDEN_SIZE, dtype=torch.float64).parameters())
+    x = draw(STEPS, BATCH, INPUT_SIZE, dtype=torch.float32)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(TypeError, match=r"^x must have .* float64; got float32"),
+    ):
+        dnnffi.torch.gru(x, None, weights)
+
+
 def test_autocast_is_for_flat_and_separate_weights_of_the_functions_too():
     spec = dnnffi.RNNSpec(mode="gru", input_size=INPUT_SIZE, hidden_size=HIDDEN_SIZE)
     module = torch.nn.GRU(INPUT_SIZE, HIDDEN_SIZE)

@@ -147,8 +147,28 @@ def test_input_without_a_batch_has_resets_without_one():
 
 
 @pytest.mark.parametrize(
+    ("resets", "reset_to", "words"),
+    [
+        (torch.ones(4), None, r"^resets must .* of input .*, \[5\]; got \[4\]"),
+        (torch.ones(()), None, r"^resets must .* of input .*, \[5\]; got \[\]"),
+        (torch.ones(STEPS), [(1, 5), (1, 4)], r"^reset_to\[0\] must .* \[1, 4\].*; got \[1, 5\]"),
+        (torch.ones(STEPS), [(1, 4), (1, 1, 4)], r"^reset_to\[1\] must .*; got \[1, 1, 4\]"),
+        (torch.ones(STEPS), [(), (1, 4)], r"^reset_to\[0\] must .*; got \[\]"),
+    ],
+)
+def test_bad_shapes_of_resets_are_named_without_a_batch_if_the_input_has_none(
+    resets, reset_to, words
+):
+    module = dnnffi.torch.LSTM(INPUT_SIZE, HIDDEN_SIZE, dtype=DTYPE)
+    states = None if reset_to is None else [torch.zeros(shape, dtype=DTYPE) for shape in reset_to]
+    with pytest.raises(ValueError, match=words):
+        module(torch.zeros(STEPS, INPUT_SIZE, dtype=DTYPE), resets=resets.bool(), reset_to=states)
+
+
+@pytest.mark.parametrize(
     ("more", "error", "words"),
     [
+        ({"resets": [[True]]}, TypeError, r"got list; use torch.tensor\(resets\)$"),
         ({"resets": np.ones((STEPS, BATCH), bool)}, TypeError, "resets must be a torch.Tensor"),
         ({"resets": torch.ones(STEPS, BATCH)}, TypeError, "bool or integers; got torch.float32"),
         ({"resets": torch.ones(STEPS, 1, dtype=torch.bool)}, ValueError, "the shape of x"),

@@ -220,6 +220,36 @@ def test_a_write_to_constant_weights_is_noticed_in_every_call_of_tensors(all_on_
             y.sum().backward()
 
 
+def in_one_buffer(module):
+    """The parameters of a module of torch.nn on the GPU, as views of one buffer."""
+    parameters = list(module.parameters())
+    form = weights.list_form("lstm", parameters, module.num_layers, module.bidirectional, None)
+    flat = torch.zeros(form.layout.size, dtype=DTYPE)
+    for parameter, view in zip(parameters, form.views(flat), strict=True):
+        view.copy_(parameter.detach())
+        parameter.data = view
+    return parameters
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("name", ["x", "h_0"])
+def test_backward_reads_what_hooks_for_saved_tensors_kept(all_on_gpu, name, is_known):
+    module = network_of()
+    x = torch.randn(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE)
+    h_0, c_0 = torch.randn(2, 1, BATCH, HIDDEN_SIZE, dtype=DTYPE)
+    y, _ = module(x, (h_0, c_0))
+    expected = torch.autograd.grad(y, list(module.parameters()), torch.ones_like(y))
+    given = in_one_buffer(module)
+    if is_known:
+        dnnffi.torch.lstm(x, (h_0, c_0), given)
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+        y, _ = dnnffi.torch.lstm(x, (h_0, c_0), given)
+    {"x": x, "h_0": h_0}[name].add_(1)
+    found = torch.autograd.grad(y, given, torch.ones_like(y))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 # Convolutions
 
 
@@ -426,6 +456,18 @@ def test_a_module_that_is_in_one_buffer_stays_where_it_is(laid_out):
     assert all(one is two for one, two in zip(parameters, module.parameters(), strict=True))
     assert all(parameter.is_shared() for parameter in parameters)
     assert len(before) == len(parameters)
+
+
+def test_a_module_that_was_called_is_converted_by_swapping_its_parameters(all_on_gpu, laid_out):
+    module = module_of()
+    with torch.no_grad():
+        module(torch.ones(STEPS, BATCH, INPUT_SIZE, dtype=DTYPE))
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module.float()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert module.weight_ih_l0.dtype is torch.float32
 
 
 def test_an_optimizer_that_knows_the_parameters_before_they_move_goes_on(laid_out):

@@ -52,6 +52,11 @@ def has_tangents(tensors: Sequence[Tensor | None]) -> bool:
     return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in given)
 
 
+def has_saved_tensor_hooks() -> bool:
+    """Whether hooks decide what a backward pass gets for a saved tensor, as in a checkpoint."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 def runs_in_backward() -> bool:
     """Whether this thread runs a backward pass of PyTorch."""
     return bool(torch._C._current_graph_task_id() != -1)

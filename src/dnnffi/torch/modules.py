@@ -16,10 +16,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dnnffi.device.torch_tensors import is_compiling, uncompiled
 from dnnffi.dropout import DropoutState
+from dnnffi.rnn.resets import RESET_NAMES
 from dnnffi.spec.names import Integers
-from dnnffi.torch.network import RNNKeywords, autocast_dtype, run, state_parts
+from dnnffi.torch.network import RNNKeywords, autocast_dtype, is_eligible, run, state_parts
 from dnnffi.torch.tensors import DTYPE_NAMES, KIND, check_tensor
-from dnnffi.torch.weights import lay_out, list_form
+from dnnffi.torch.weights import forget, lay_out, list_form
 
 _get_eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _get_precision = torch._C._get_fp32_precision_getter  # torch.backends.cudnn.rnn.fp32_precision
@@ -84,6 +85,11 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             keywords["batch_first"] = self.batch_first
         if not isinstance(x, Tensor):
             check_tensor("input", x)
+        if isinstance(resets, Tensor) and resets.shape != x.shape[:-1]:
+            raise ValueError(
+                f"resets must have the shape of input without its last dimension, "
+                f"{list(x.shape[:-1])}; got {list(resets.shape)}"
+            )
         has_batch = batch_sizes is not None or x.dim() == 3
         if not has_batch:
             if x.dim() != 2:
@@ -95,14 +101,16 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             x = x.unsqueeze(0 if self.batch_first else 1)
             if isinstance(resets, Tensor):
                 resets = resets.unsqueeze(0 if self.batch_first else 1)
-            reset_to = self._each("reset_to", reset_to, lambda state: state.unsqueeze(1))
+            if reset_to is not None:
+                self._check_unbatched(reset_to)
+                reset_to = self._each("reset_to", reset_to, lambda state: state.unsqueeze(1))
         if lengths is not None:
             keywords["lengths"] = lengths
         if resets is not None or reset_to is not None:
             keywords["resets"], keywords["reset_to"] = resets, reset_to
         self._check_input(x, weights[0], is_packed=batch_sizes is not None)
         if hx is not None:
-            hx = self._checked_states(hx, x, batch_sizes, has_batch)
+            hx = self._checked_states(hx, x, weights[0], batch_sizes, has_batch)
         if self.training and self.dropout and self.num_layers > 1:
             keywords["dropout"] = self.dropout
             keywords["dropout_state"] = self._dropout_state(x, weights[0])
@@ -176,7 +184,7 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
     def _check_input(self, x: Tensor, weight: Any, *, is_packed: bool) -> None:
         if not isinstance(weight, Tensor):
             check_tensor(self._flat_weights_names[0], weight)
-        if x.dtype is not weight.dtype and autocast_dtype(x) is None:
+        if x.dtype is not weight.dtype and not _is_cast(x, weight):
             raise ValueError(
                 f"input must have the dtype of the parameters, {weight.dtype}; got {x.dtype}. "
                 f"Convert one of them: input.to({weight.dtype}) or module.to({x.dtype})"
@@ -191,27 +199,43 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
                 f"got shape {list(x.shape)}"
             )
 
-    def _checked_states(self, hx: Any, x: Tensor, batch_sizes: Any, has_batch: bool) -> Any:
+    def _state_shapes(self, *batch: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of h and c, without a batch if none is given."""
+        rows = self.num_layers * (1 + self.bidirectional)
+        return (rows, *batch, self.proj_size or self.hidden_size), (rows, *batch, self.hidden_size)
+
+    def _check_unbatched(self, reset_to: Any) -> None:
+        """Raise unless ``reset_to`` fits an input without a batch."""
+        parts = state_parts(_MODES[self.mode], reset_to, "reset_to")
+        names = RESET_NAMES if self.mode == "LSTM" else ("reset_to",)
+        for name, part, expected in zip(names, parts, self._state_shapes(), strict=False):
+            if part is not None and part.shape != expected:
+                raise ValueError(
+                    f"{name} must have shape {list(expected)} like hx, since input has no batch; "
+                    f"got {list(part.shape)}"
+                )
+
+    def _checked_states(
+        self, hx: Any, x: Tensor, weight: Tensor, batch_sizes: Any, has_batch: bool
+    ) -> Any:
         """Return the initial states with a batch. Raise unless they fit the input."""
         is_lstm = self.mode == "LSTM"
         if is_lstm and (not isinstance(hx, (tuple, list)) or len(hx) != 2):
             raise TypeError(f"hx of an LSTM must be (h_0, c_0) or None; got {type(hx).__name__}")
         states = hx if is_lstm else (hx,)
         batch = int(batch_sizes[0]) if batch_sizes is not None else x.size(1 - self.batch_first)
-        rows = self.num_layers * (1 + self.bidirectional)
-        sizes = (self.proj_size or self.hidden_size, self.hidden_size)
+        shapes = self._state_shapes(batch) if has_batch else self._state_shapes()
         checked = []
-        for name, state, size in zip(("h_0", "c_0"), states, sizes, strict=False):
+        for name, state, expected in zip(("h_0", "c_0"), states, shapes, strict=False):
             if not isinstance(state, Tensor):
                 check_tensor(name, state)
-            expected = (rows, batch, size) if has_batch else (rows, size)
             if state.shape != expected:
                 raise RuntimeError(
                     f"{name} must have shape {list(expected)}; got {list(state.shape)}"
                 )
             if state.device != x.device:
                 raise RuntimeError(f"{name} must be on {x.device} like input; got {state.device}")
-            if state.dtype is not x.dtype and autocast_dtype(x) is None:
+            if state.dtype is not x.dtype and not _is_cast(x, weight):
                 raise RuntimeError(
                     f"{name} must have dtype {x.dtype} like input; got {state.dtype}"
                 )
@@ -233,6 +257,10 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
             found = states.setdefault(key, DropoutState(seed))
         return found
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        forget(self._parameters.values())  # PyTorch swaps no tensor that has a weak reference
+        return super()._apply(fn, recurse)
+
     def _replicate_for_data_parallel(self) -> Any:
         self.__dict__.setdefault("_dropout_states", {})  # which the replicas of all calls share
         return super()._replicate_for_data_parallel()
@@ -249,6 +277,11 @@ class _Recurrent(torch.nn.RNNBase):  # type: ignore[misc]
 
 
 _MODES = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
+
+
+def _is_cast(x: Tensor, weight: Tensor) -> bool:
+    """Whether autocast changes the dtype that a call with this weight computes in."""
+    return autocast_dtype(x) is not None and is_eligible(weight)
 
 
 def _can_move(weight: Any) -> bool:

@@ -24,6 +24,7 @@ from dnnffi.spec.problem import check_dropout
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import as_integers, check_batch_sizes
 from dnnffi.torch.autograd import (
+    has_saved_tensor_hooks,
     has_tangents,
     keeps_graph,
     recorded,
@@ -114,12 +115,12 @@ def run(
             resets, *replacing = _resets(mode, x, keywords)
             states = (*states, *replacing)
     packed, tensors = read_weights(weights, spec, layout)
-    computed = None if packed is not None else autocast_dtype(x)
+    computed = None
+    if packed is None and is_eligible(tensors[0]):
+        computed = autocast_dtype(x)
     if computed is not None:
         x = _cast(x, computed)
         states = tuple(None if one is None else _cast(one, computed) for one in states)
-        if not _is_eligible(tensors[0]):
-            computed = None
     form: Form
     if packed is not None:
         form = ConstantForm(packed)
@@ -172,6 +173,10 @@ def _call_core(
     That is a `TensorContext` where the network is known, else one of the core.
     """
     native, options = None, keywords.get("options")
+    # Hooks for saved tensors keep copies, so that PyTorch lets the caller write to the originals.
+    is_hooked = training and has_saved_tensor_hooks()
+    if is_hooked and resets is not None:
+        resets = resets.clone()
     if x.is_cuda and (options is None or (isinstance(options, dict) and not embeds(options))):
         allocation, native = allocation_on(x.get_device()), form.native(weights, x)
         # Autograd watches the tensors that it saves; those of a constant are none of them.
@@ -181,6 +186,11 @@ def _call_core(
             if done is not None:
                 return done
         keywords = {**keywords, "options": {**allocation._asdict(), **(options or {})}}
+    if is_hooked:
+        x = x.clone()
+        states = [None if one is None else one.clone() for one in states]
+        if not x.is_cuda:
+            weights = [one.clone() for one in weights]
     if resets is not None:
         count = len(states) // 2
         states, replacing = states[:count], states[count:]
@@ -223,13 +233,13 @@ def autocast_dtype(x: Tensor) -> Any:
     return torch.get_autocast_dtype(device_type)
 
 
-def _is_eligible(tensor: Tensor) -> bool:
+def is_eligible(tensor: Tensor) -> bool:
     """Whether autocast changes the dtype of a tensor; it leaves float64 as it is."""
     return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if isinstance(tensor, Tensor) and _is_eligible(tensor) else tensor
+    return tensor.to(dtype) if isinstance(tensor, Tensor) and is_eligible(tensor) else tensor
 
 
 _STATE_NAMES = "h_0", "c_0"

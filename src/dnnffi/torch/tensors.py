@@ -47,8 +47,8 @@ def check_tensor(name: str, value: object) -> None:
     """Raise ``TypeError`` for an argument that is no tensor."""
     if not isinstance(value, Tensor):
         hint = instead_of(name, value)
-        if isinstance(value, list | tuple) and not hint:
-            hint = f"; use torch.tensor({name}, dtype=torch.float32)"
+        if isinstance(value, list | tuple) and not any(isinstance(one, Tensor) for one in value):
+            hint = hint or f"; use torch.tensor({name})"
         raise TypeError(f"{name} must be a torch.Tensor; got {type(value).__name__}{hint}")
 
 

@@ -365,6 +365,12 @@ def _find_retained(first: Tensor, layout: WeightLayout) -> RNNWeights[Any] | Non
     return None
 
 
+def forget(tensors: Iterable[Tensor | None]) -> None:
+    """Drop what is retained for tensors, with the weak references to them."""
+    for tensor in tensors:
+        _retained.pop(id(tensor), None)
+
+
 def _retain(first: Tensor, flat: Tensor, form: FlatForm | ListForm) -> RNNWeights[Any]:
     """Return an `RNNWeights` over a buffer on a GPU, for all calls with these tensors.
 

@@ -359,6 +359,24 @@ def all_on_gpu(gpu, monkeypatch):
         yield gpu
 
 
+def test_backward_reads_the_resets_that_hooks_for_saved_tensors_kept(all_on_gpu):
+    made = Network("gru")
+    x, resets = made.draw(STEPS, BATCH, INPUT_SIZE), torch.zeros(STEPS, BATCH, dtype=torch.bool)
+    resets[1, 0] = resets[2, 1] = True
+
+    def call():
+        more = {"spec": made.spec, "layout": "cudnn", "resets": resets, "options": OPTIONS}
+        return dnnffi.torch.gru(x, None, made.weights, **more)[0]
+
+    y = call()
+    (expected,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+        y = call()
+    resets.logical_not_()
+    (found,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    torch.testing.assert_close(found, expected)
+
+
 def in_a_checkpoint(made, x, weights):
     y, *_ = checkpoint(step_of, made, x, weights, use_reentrant=False, preserve_rng_state=False)
     return y
