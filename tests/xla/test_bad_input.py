@@ -270,6 +270,11 @@ CASES = {
         "options: unknown key 'fast'",
         lambda: lstm(options={"fast": 1}),
     ),
+    "an allocator": (
+        ValueError,
+        "options['allocator'] is of dnnffi's own functions; in JAX",
+        lambda: lstm(options={"allocator": np.empty}),
+    ),
     "validate": (ValueError, "options['validate']", lambda: lstm(options={"validate": True})),
     "tune now": (
         ValueError,

@@ -83,6 +83,11 @@ CASES = {
         lambda: conv(implementation="cudnn"),
     ),
     "options": (ValueError, "options", lambda: conv(options={"maths": "strict"})),
+    "a stream": (
+        ValueError,
+        "options['stream'] is of dnnffi's own functions; in JAX",
+        lambda: conv(options={"stream": 1}),
+    ),
     "validate": (
         ValueError,
         "options['validate'] is of dnnffi's own functions",

@@ -159,7 +159,7 @@ def test_convolutions_on_cudnn_use_what_was_measured_without_cupy(monkeypatch):
 
 def test_a_reserve_space_that_no_forward_pass_filled_is_refused():
     executor = ReferenceEngine().make(TRAINING, "")
-    reserve = np.zeros(executor.reserve_bytes, np.uint8)
+    reserve = np.ones(executor.reserve_bytes, np.uint8)
     at = SimpleNamespace(reserve=reserve.ctypes.data)
     with pytest.raises(RuntimeError, match="the reserve space is not from a forward pass"):
         executor.backward_data(None, at)

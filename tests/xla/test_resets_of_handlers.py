@@ -385,3 +385,68 @@ def test_a_batch_without_steps_returns_its_states(cuda):
     y, hx = one.run(None, *one.arrays)
     assert not y.any()
     assert_close(hx, one.arrays[1], 0)
+
+
+def refuse_training(handlers, monkeypatch):
+    """Make the implementation refuse each problem of training."""
+    decide = handlers.decide
+
+    def refusing(problem):
+        if problem.training:
+            raise UnsupportedError("dnnffi", "", "our own kernels have no configuration")
+        return decide(problem)
+
+    monkeypatch.setattr(handlers, "decide", refusing)
+
+
+@pytest.mark.parametrize("weights_axis", [None, 0])
+@pytest.mark.parametrize("lengths", ["none", "host", "device"])
+def test_the_scan_runs_the_training_that_own_kernels_refuse(
+    cuda, monkeypatch, lengths, weights_axis
+):
+    refuse_training(cuda, monkeypatch)
+    given = {"none": None, "host": (5, 0, 3, 2), "device": jnp.asarray((5, 0, 3, 2))}[lengths]
+    one = reset_network(mode="gru", bidirectional=True, num_layers=1, rows=1, batch_first=True)
+    axes = None, None, weights_axis, 0
+    arrays = jax.tree.map(
+        lambda array, axis: array if axis is None else jnp.stack([array, array / 2]),
+        *(one.arrays, axes),
+        is_leaf=lambda array: array is None,
+    )
+
+    def gradients(implementation):
+        loss = partial(one.loss, implementation, lengths=given, options={"unroll": 1})
+
+        def total(*arrays):
+            return jax.vmap(loss, axes)(*arrays).sum()
+
+        return jax.jit(jax.grad(total, (0, 1, 2, 3)))(*arrays)
+
+    with pytest.warns(PerformanceWarning, match="our own kernels have no configuration"):
+        found = gradients(None)
+    assert_close(found, gradients("scan"))
+
+
+def test_a_named_implementation_refuses_training_while_tracing(own_host, monkeypatch):
+    refuse_training(own_host, monkeypatch)
+    one = reset_network()
+    with pytest.raises(UnsupportedError, match="our own kernels have no configuration"):
+        jax.jit(jax.grad(partial(one.loss, "standin"))).trace(*one.arrays)
+
+
+def test_the_scan_runs_a_map_whose_batch_own_kernels_refuse(cuda, monkeypatch):
+    decide = cuda.decide
+
+    def refusing(problem):
+        if problem.batch > BATCH:
+            raise UnsupportedError("dnnffi", "", "our own kernels take at most 4 rows")
+        return decide(problem)
+
+    monkeypatch.setattr(cuda, "decide", refusing)
+    one = reset_network(rows=1)
+    x, hx, weights, reset_to = one.arrays
+    x, hx, reset_to = jax.tree.map(lambda array: jnp.stack([array, -array]), (x, hx, reset_to))
+    arrays, axes = (x, hx, weights, reset_to), (0, 0, None, 0)
+    with pytest.warns(PerformanceWarning, match="our own kernels take at most 4 rows"):
+        found = jax.vmap(partial(one.run, None), axes)(*arrays)
+    assert_close(found, jax.vmap(partial(one.run, "scan"), axes)(*arrays))

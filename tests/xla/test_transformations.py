@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -251,3 +253,16 @@ def test_the_last_state_alone():
 def test_derivatives_that_there_are_not_are_refused_in_words(words, derive):
     with pytest.raises(NotImplementedError, match=f"'reference' has no {words}.*'scan' has"):
         derive(ONE.loss, ONE.arrays)
+
+
+def test_the_gradient_of_a_branch_that_a_map_does_not_take_is_dropped():
+    def loss(one, x):
+        return jax.lax.cond(
+            x.sum() > 0, lambda x: one.loss(x, *one.arrays[1:]), lambda x: (x**2).sum(), x
+        )
+
+    xs = jnp.stack([jnp.ones(ONE.x.shape), -jnp.ones(ONE.x.shape)])
+    found, expected = (
+        jax.vmap(jax.grad(partial(loss, one)))(xs) for one in (ONE, network(ONE.problem, "scan"))
+    )
+    assert_close(found, expected)

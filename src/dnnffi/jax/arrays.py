@@ -1,9 +1,9 @@
-"""Arguments of a call as JAX arrays, and the platform on which the call runs."""
+"""Arguments of a call as JAX takes them, and the platform on which the call runs."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from dnnffi.errors import PerformanceWarning
 from dnnffi.log import logger
 from dnnffi.spec.checks import brief, is_peculiar
+from dnnffi.spec.options import EmbeddingDict
 
 
 def as_jax(name: str, value: Any) -> Any:
@@ -43,6 +44,18 @@ def check_enabled(dtype: str) -> Any:
     if dtype == "float64" and not jax.config.jax_enable_x64:
         raise TypeError("dtype float64 needs jax.config.update('jax_enable_x64', True)")
     return jnp.dtype(dtype)
+
+
+def refuse_embedding(options: object) -> None:
+    """Raise ``ValueError`` for options that say whose memory and stream a call uses."""
+    if not isinstance(options, Mapping):
+        return
+    for key in EmbeddingDict.__annotations__:
+        if key in options:
+            raise ValueError(
+                f"options[{key!r}] is of dnnffi's own functions; in JAX the memory and the stream "
+                f"of a call are XLA's. Leave it out"
+            )
 
 
 def platform_of(operands: Iterable[Any]) -> str:

@@ -97,6 +97,17 @@ def as_shared(gradient: Any, operand: Any) -> Any:
     return gradient.sum(axes, keepdims=True) if axes else gradient
 
 
+def over_problems(compute: Callable[..., Sequence[Any]], arrays: Arrays) -> list[Any]:
+    """Return the results of ``compute``, which takes arrays without N, for all problems."""
+    axes = [0 if array.shape[0] > 1 else None for array in arrays]
+    operands = [
+        array[0] if axis is None else array for array, axis in zip(arrays, axes, strict=True)
+    ]
+    if any(axis == 0 for axis in axes):
+        return list(jax.vmap(compute, axes)(*operands))
+    return [array[None] for array in compute(*operands)]
+
+
 # Mapping
 
 Bind = Callable[..., Sequence[Any]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from dnnffi.jax.arrays import as_jax
+from dnnffi.jax.arrays import as_jax, refuse_embedding
 from dnnffi.jax.convolution import by_lax, operation
 from dnnffi.jax.convolution.call import in_memory
 from dnnffi.jax.convolution.implementations import implementation_of
@@ -136,6 +136,7 @@ def _logical(name: str, shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 
 def _options(options: object) -> ConvOptions:
+    refuse_embedding(options)
     checked = conv_options(options)
     if checked.validate:
         raise ValueError(

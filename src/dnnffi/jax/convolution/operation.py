@@ -9,7 +9,6 @@ gave 0. Operands go by the names of the problem; each has an axis N more in fron
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +34,7 @@ from dnnffi.jax.primitives import (
     join_batch,
     join_problems,
     mapped_size,
+    over_problems,
     varying_alike,
 )
 from dnnffi.spec.conv_problem import (
@@ -96,14 +96,7 @@ def _bind(task: Task, *operands: Any) -> Any:
         if not task.or_lax:
             raise
         warn_once(f"lax.conv_general_dilated runs what dnnffi has no plan for: {error}")
-        axes = [0 if array.shape[0] > 1 else None for array in operands]
-        arrays = [
-            array[0] if axis is None else array for array, axis in zip(operands, axes, strict=True)
-        ]
-        compute = partial(by_lax.compute, task.problem)
-        if any(axis == 0 for axis in axes):
-            return jax.vmap(compute, axes)(*arrays)
-        return compute(*arrays)[None]
+        return over_problems(lambda *one: [by_lax.compute(task.problem, *one)], operands)[0]
     return convolve.bind(*operands, task=task)[0]
 
 

@@ -88,6 +88,9 @@ class ReferenceEngine(Host):
 
 _READY = b"dnnffi: ready..."
 _SPENT = b"dnnffi: spent..."
+_BRANCH_NOT_TAKEN = bytes(len(_READY))
+"""The mark where JAX puts zeros in place of a reserve space: mapped by `jax.vmap`, `lax.cond` runs
+the backward pass of both branches, and drops the gradients of the branch that was not taken."""
 
 
 class ReferenceExecutor(AddressExecutor):
@@ -139,7 +142,7 @@ class ReferenceExecutor(AddressExecutor):
 
     def backward_data(self, launch: Launch, at: BackwardDataAddresses) -> None:
         mark = self._mark(at.reserve)
-        if mark[:] != _READY:
+        if mark[:] not in (_READY, _BRANCH_NOT_TAKEN):
             raise RuntimeError(
                 "the reserve space is not from a forward pass, or was already used by backward data"
             )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dnnffi.backends.registry import named
-from dnnffi.jax.arrays import as_jax, platform_of
+from dnnffi.jax.arrays import as_jax, platform_of, refuse_embedding
 from dnnffi.jax.primitives import varying_alike
 from dnnffi.jax.rnn import operation, scan
 from dnnffi.jax.rnn.call import RESET_STATES
@@ -51,6 +51,7 @@ class _Static(NamedTuple):
     options: RNNOptions
     unroll: int  # steps in one round of the scan's loop
     is_on_cpu: bool
+    or_scan: bool  # whether the scan runs what the implementation refuses
 
 
 def lstm(
@@ -291,7 +292,7 @@ def _network(mode: Mode, x: Any, hx: Any, weights: Any, keywords: _Keywords) -> 
     is_on_cpu = platform_of(arrays) == "cpu"
     if unroll is None:
         unroll = scan.UNROLL_ON_CPU if is_on_cpu else scan.UNROLL
-    loop = unroll, is_on_cpu
+    loop = unroll, is_on_cpu, keywords.implementation is None
     static = _Static(spec, layout, by_handler, chosen, batch_first, dropout, options, *loop)
     return _run(static, x, states, weights, on_device, resets, key)
 
@@ -414,6 +415,7 @@ def _states(
 def _options(keywords: _Keywords, mode: str) -> tuple[RNNOptions, int | None]:
     """Return the options of a network, and "unroll", None if it was left out."""
     options, unroll = keywords.options, None
+    refuse_embedding(options)
     if isinstance(options, Mapping) and "unroll" in options:
         unroll = _unroll(options["unroll"], keywords.implementation)
         options = {key: value for key, value in options.items() if key != "unroll"}
@@ -565,7 +567,8 @@ def _layers(
             operands["resets"] = (resets.steps != 0).astype("uint8")
             reset_states = zip(RESET_STATES, resets[1:], strict=True)
             operands |= {name: state for name, state in reset_states if state is not None}
-        found = operation.run(static.implementation, static.problem, operands)
+        unroll = static.unroll if static.or_scan else None
+        found = operation.run(static.implementation, static.problem, operands, unroll)
         return (*found, None) if len(found) == 2 else tuple(found)
     arrays = weights if isinstance(weights, list) else apart(weights, spec, static.layout)
     h_0, c_0 = (*states, None, None)[:2]

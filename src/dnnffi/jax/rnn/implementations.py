@@ -7,10 +7,10 @@ from typing import Any
 
 from dnnffi.backends.registry import named
 from dnnffi.errors import LibraryNotFoundError, UnsupportedError
-from dnnffi.jax.arrays import platform_of, warn_once
+from dnnffi.jax.arrays import platform_of
 from dnnffi.jax.rnn.engine import Engine, ReferenceEngine, VendorEngine
 from dnnffi.jax.rnn.handlers import Handlers
-from dnnffi.jax.rnn.operation import Implementation
+from dnnffi.jax.rnn.operation import Implementation, warn_of_scan
 from dnnffi.rnn.backend import rnn_backends
 from dnnffi.spec.checks import check_choice
 from dnnffi.spec.problem import RNNProblem
@@ -64,9 +64,7 @@ def implementation_of(
         try:
             implementation.handlers.decide(problem)
         except (LibraryNotFoundError, UnsupportedError) as error:
-            is_own = problem.has_resets or problem.has_device_lengths
-            faster = "dnnffi's own kernels" if is_own else "cuDNN"
-            warn_once(f"lax.scan runs what {faster} would be faster at: {error}")
+            warn_of_scan(problem, error)
             return None
         return implementation
     name = check_choice("implementation", name, NAMES, or_none=True)

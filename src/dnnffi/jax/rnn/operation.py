@@ -8,6 +8,8 @@ Arrays have an axis more in front, N: problems that lie one after the other. It 
 - Differentiated it becomes `forward` and `linear`, which is linear in the tangents and has no
   value of its own: transposed it is `backward`. What is mapped there joins N, because the reserve
   space cannot be divided, and gradients of weights are asked for each row of the map.
+- Where the implementation refuses training, or the larger batch of a map, and the call named no
+  implementation, the scan takes its place.
 - Lowered, each is one call of a handler. On several devices `jax.jit` divides the batch among them.
 
 Operands go by name: x, weights, then h_0 (and c_0) where there are states, then `lengths` where
@@ -29,7 +31,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
+from dnnffi.errors import LibraryNotFoundError, UnsupportedError
 from dnnffi.jax import primitives
+from dnnffi.jax.arrays import warn_once
 from dnnffi.jax.calls import WORKSPACE
 from dnnffi.jax.primitives import (
     Arrays,
@@ -42,8 +46,10 @@ from dnnffi.jax.primitives import (
     map_some,
     mapped_size,
     mesh_axes,
+    over_problems,
     varying_alike,
 )
+from dnnffi.jax.rnn import scan
 from dnnffi.jax.rnn.call import (
     BACKWARD,
     DTYPES,
@@ -53,6 +59,7 @@ from dnnffi.jax.rnn.call import (
     Call,
     array_shape,
 )
+from dnnffi.jax.rnn.weights import apart
 from dnnffi.spec.names import LayoutName
 from dnnffi.spec.problem import BATCH_MAJOR, RNNProblem
 
@@ -67,7 +74,11 @@ class Implementation(primitives.Implementation):
 
 
 class Task(NamedTuple):
-    """Parameters of a primitive; hashable. ``names`` are those of its operands."""
+    """Parameters of a primitive; hashable. ``names`` are those of its operands.
+
+    ``unroll`` is the number of steps in one round of the scan's loop, which runs what the
+    implementation refuses; None if the call named the implementation.
+    """
 
     implementation: Implementation
     problem: RNNProblem
@@ -76,6 +87,7 @@ class Task(NamedTuple):
     names: tuple[str, ...]
     results: tuple[str, ...]
     has_one_reset_row: bool = False
+    unroll: int | None = None
 
     @property
     def divisible(self) -> bool:
@@ -99,15 +111,56 @@ class Task(NamedTuple):
 
 
 def run(
-    implementation: Implementation, problem: RNNProblem, operands: Mapping[str, Any]
+    implementation: Implementation,
+    problem: RNNProblem,
+    operands: Mapping[str, Any],
+    unroll: int | None,
 ) -> list[Any]:
-    """y, h_n and, of an LSTM, c_n, of operands without N. The problem is one of inference."""
+    """y, h_n and, of an LSTM, c_n, of operands without N. The problem is one of inference.
+
+    ``unroll`` is that of `Task`.
+    """
     implementation.handlers.decide(problem)
     results = ("y", "h_n", "c_n") if problem.spec.has_cell else ("y", "h_n")
     has_one_reset_row = "reset_h" in operands and operands["reset_h"].shape[1] == 1
-    task = Task(implementation, problem, "", 0, tuple(operands), results, has_one_reset_row)
+    task = Task(implementation, problem, "", 0, tuple(operands), results, has_one_reset_row, unroll)
     varying = varying_alike([array[None] for array in operands.values()])
     return [array[0] for array in infer.bind(*varying, task=task)]
+
+
+def warn_of_scan(problem: RNNProblem, error: Exception) -> None:
+    """Warn that the scan runs a problem, which was refused with ``error``."""
+    is_own = problem.has_resets or problem.has_device_lengths
+    faster = "dnnffi's own kernels" if is_own else "cuDNN"
+    warn_once(f"lax.scan runs what {faster} would be faster at: {error}")
+
+
+def _scan(task: Task, *operands: Any) -> list[Any]:
+    """Return the results of a problem of inference by the scan, of operands with N."""
+    problem, unroll = task.problem, task.unroll
+    spec, layout = problem.spec, task.implementation.layout
+    assert unroll is not None
+
+    def compute(*arrays: Any) -> list[Any]:
+        of_name = dict(zip(task.names, arrays, strict=True))
+        lengths, resets = of_name.get("lengths"), None
+        if problem.lengths is not None:
+            lengths = jnp.asarray(problem.lengths)
+        if problem.has_resets:
+            resets = scan.Resets(of_name["resets"], *map(of_name.get, RESET_STATES))
+        found = scan.network(
+            *(spec, of_name["x"], of_name.get("h_0"), of_name.get("c_0")),
+            apart(of_name["weights"], spec, layout),
+            batch_first=problem.layout == BATCH_MAJOR,
+            lengths=lengths,
+            resets=resets,
+            options=problem.options,
+            unroll=unroll,
+            is_on_cpu=task.implementation.platform == "cpu",
+        )
+        return [array for array in found if array is not None]
+
+    return over_problems(compute, operands)
 
 
 # The primitives
@@ -147,10 +200,17 @@ def _shapes(*avals: Any, task: Task) -> list[Any]:
 
 
 def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
-    problem = task.problem._replace(training=True)
-    candidate = task.implementation.handlers.decide(problem)
-    # Counts the devices of all hosts: a program of several processes divides its batch among all.
-    row = task.implementation.handlers.sizes(problem, candidate, jax.device_count()).reserve_row
+    problem, handlers = task.problem._replace(training=True), task.implementation.handlers
+    try:
+        candidate = handlers.decide(problem)
+        # Counts the devices of all hosts: a program of several processes divides its batch among
+        # all.
+        row = handlers.sizes(problem, candidate, jax.device_count()).reserve_row
+    except (LibraryNotFoundError, UnsupportedError) as error:
+        if task.unroll is None:
+            raise
+        warn_of_scan(problem, error)
+        return _differentiate_scan(primals, tangents, task=task)
     task = task._replace(problem=problem, candidate=candidate, reserve_row=row)
     trained = task._replace(results=(*task.results, "reserve"))
     *results, reserve = forward.bind(*primals, task=trained)
@@ -163,6 +223,23 @@ def _differentiate(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[An
     linear_task = task._replace(names=names)
     dots = linear.bind(*primals, results[0], reserve, *moved.values(), task=linear_task)
     return results, dots
+
+
+def _differentiate_scan(primals: Arrays, tangents: Arrays, *, task: Task) -> tuple[Any, Any]:
+    moved = {
+        place: tangent
+        for place, (name, tangent) in enumerate(zip(task.names, tangents, strict=True))
+        if name not in DTYPES and type(tangent) is not ad.Zero
+    }
+
+    def function(*arrays: Any) -> list[Any]:
+        of_place = dict(enumerate(primals)) | dict(zip(moved, arrays, strict=True))
+        return _scan(task, *of_place.values())
+
+    done: tuple[Any, Any] = jax.jvp(
+        function, [primals[place] for place in moved], [*moved.values()]
+    )
+    return done
 
 
 def _transpose(cotangents: Arrays, *operands: Any, task: Task) -> list[Any]:
@@ -213,12 +290,18 @@ def _map_infer(arrays: Arrays, axes: Sequence[int | None], *, task: Task) -> tup
     """Without mapped weights the mapped axis joins the batch, else N."""
     if axes[task.names.index("weights")] is not None:
         return join_problems(partial(infer.bind, task=task), arrays, axes)
-    task, arrays, axes = _with_rows_of_resets(task, arrays, axes)
-    size = mapped_size(arrays, axes)
-    problem = task.problem
+    size, problem = mapped_size(arrays, axes), task.problem
     lengths = None if problem.lengths is None else problem.lengths * size
-    joined = task._replace(problem=problem._replace(batch=problem.batch * size, lengths=lengths))
-    task.implementation.handlers.decide(joined.problem)
+    larger = problem._replace(batch=problem.batch * size, lengths=lengths)
+    try:
+        task.implementation.handlers.decide(larger)
+    except (LibraryNotFoundError, UnsupportedError) as error:
+        if task.unroll is None:
+            raise
+        warn_of_scan(larger, error)
+        return jax.vmap(partial(_scan, task), axes)(*arrays), [0] * len(task.results)
+    task, arrays, axes = _with_rows_of_resets(task, arrays, axes)
+    joined = task._replace(problem=larger)
     return join_batch(partial(infer.bind, task=joined), arrays, axes, task=task)
 
 
