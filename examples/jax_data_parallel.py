@@ -130,6 +130,8 @@ def main(arguments=None):
     sizes = SIZES_ON_A_CPU if devices[0].platform == "cpu" else SIZES
     parser.set_defaults(**sizes)
     options = parser.parse_args(arguments)
+    if options.devices and options.devices > len(devices):
+        parser.error(f"--devices is {options.devices}; {len(devices)} are present")
     devices = devices[: options.devices]
     if options.batch % len(devices):
         parser.error(f"{options.batch} rows cannot be divided among {len(devices)} devices")

@@ -192,6 +192,8 @@ def main():
     sizes = SIZES_ON_NUMPY if xp is np else SIZES
     parser.set_defaults(**sizes)
     options = parser.parse_args()
+    if options.filter > options.size:
+        parser.error(f"--filter must be at most --size, {options.size}; got {options.filter}")
     if find_spec("scipy") is None:
         raise SystemExit("The results are compared with those of SciPy: pip install scipy")
     print("Sizes:", ", ".join(f"--{name} {getattr(options, name)}" for name in sizes))

@@ -125,6 +125,12 @@ def test_drawn_streams_have_their_seed_in_the_record(monkeypatch, tmp_path):
     assert names == [stream.name for stream in streams.draw_streams(5)]
 
 
+@pytest.mark.parametrize("kind", ["--conv", "--resets"])
+def test_a_seed_of_streams_that_are_not_drawn_is_refused(kind, capsys):
+    assert main([*STREAM, kind, "--seed", "0"]) == 2
+    assert "--seed 0: for streams of " in failure(capsys)
+
+
 def test_callers_write_their_record(tmp_path, capsys):
     record = tmp_path / "callers.json"
     arguments = ["bench", "callers", *SHORT[2:], "--json", str(record)]
@@ -430,6 +436,7 @@ def test_something_that_cannot_be_measured_is_refused(what, capsys):
         (["--only", ONE, "--peers", "none,torch"], "--peers: none cannot be combined with others"),
         (["--only", ONE, "--json", "no/such/f"], "--json no/such/f: folder does not exist"),
         (["--only", ONE, "--plot", "."], "--plot .: is not a regular file but a folder"),
+        (["--only", ONE, "--json", "f", "--plot", "./f"], "--json and --plot must name two files"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(arguments, words, capsys):

@@ -65,6 +65,18 @@ def test_a_module_without_a_version_has_that_of_its_distribution(
     assert found.module.__name__ == "dnnffi_plain"
 
 
+def test_a_folder_of_the_name_of_a_package_is_no_package(tmp_path, monkeypatch):
+    (tmp_path / "dnnffi_clone").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe.package("dnnffi_clone") == probe.Package("dnnffi_clone", problem="not installed")
+
+
+def test_a_folder_of_the_name_of_an_absent_package_leaves_it_absent(tmp_path, monkeypatch):
+    (tmp_path / "dnnffi_clone").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe.absent("dnnffi_clone") == ["dnnffi_clone"]
+
+
 @pytest.mark.parametrize("missing", ["dnnffi_absent", "dnnffi_importer"])
 def test_a_package_that_is_missing_differs_from_one_that_misses_another(
     missing, tmp_path, monkeypatch

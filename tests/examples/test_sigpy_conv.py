@@ -101,3 +101,13 @@ def test_sizes_are_at_least_one():
     )
     assert done.returncode == 2
     assert "argument --size: must be at least 1; got 0" in done.stderr
+
+
+def test_a_filter_larger_than_the_picture_is_refused():
+    done = subprocess.run(
+        [sys.executable, PATH, "--size", "2", "--filter", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "error: --filter must be at most --size, 2; got 3" in done.stderr

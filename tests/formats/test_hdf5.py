@@ -96,6 +96,9 @@ OTHERS = {
     "elsewhere": lambda file: file.create_dataset(
         "head/a", (4,), "f4", external=[("a.bin", 0, 16)]
     ),
+    "of a dtype that NumPy lacks": lambda file: h5py.h5d.create(
+        file.create_group("head").id, b"a", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((4,))
+    ),
 }
 
 

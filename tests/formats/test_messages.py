@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import bounded
 import numpy as np
 import pytest
 
@@ -111,6 +112,20 @@ def test_a_message_counts_the_names_that_it_leaves_out():
     message = r"^state_dict: unexpected: name0, name1, .*, name7, 99,992 more$"
     with pytest.raises(ValueError, match=message):
         RNNWeights.from_torch(LSTM | MANY, "lstm")
+
+
+MANY_LAYERS = """
+import dnnffi
+names = ["weight_ih_l0", "weight_ih_l9999", *(f"weight_{at}" for at in range(150_000))]
+try:
+    dnnffi.RNNWeights.from_torch(dict.fromkeys(names))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_names_of_many_layers_among_many_others_are_refused_soon():
+    assert "missing: weight_hh_l0, " in bounded.run(MANY_LAYERS)
 
 
 def test_a_long_name_keeps_its_ends():

@@ -32,10 +32,10 @@ def made(shape, training=True):
 
 
 def timed(monkeypatch, **replayed):
-    """Each algorithm is as fast as it says, as a graph; what it says may be why it is refused."""
+    """Set the milliseconds of each algorithm as a graph, None without one, or its refusal."""
 
     def tune(candidates, problem, *arguments, **keywords):
-        times = {f"cudnn {n}": Times(9.0, t) for n, t in replayed.items() if isinstance(t, float)}
+        times = {f"cudnn {n}": Times(9.0, t) for n, t in replayed.items() if not isinstance(t, str)}
         refused = {f"cudnn {n}": why for n, why in replayed.items() if isinstance(why, str)}
         return choose(times, refused)
 
@@ -53,6 +53,19 @@ def test_the_fastest_algorithm_is_the_model(simulator, monkeypatch):
     }
     assert about["algorithms"]["standard"]["workspace_bytes"] > 0
     assert about["algorithms"]["standard"]["reserve_bytes"] > 0
+
+
+def test_a_standard_algorithm_that_was_not_captured_has_its_buffers_and_no_time(
+    simulator, monkeypatch
+):
+    timed(monkeypatch, standard=None, persist_static=1.0)
+    standard = made(SINGLE).about()["algorithms"]["standard"]
+    assert standard.keys() == {"workspace_bytes", "reserve_bytes"}
+
+
+def test_without_a_captured_algorithm_the_fastest_call_is_the_model(simulator, monkeypatch):
+    timed(monkeypatch, standard=None)
+    assert made(SINGLE).about()["algorithm"] == "standard"
 
 
 def test_what_is_launched_is_kept_and_nothing_else(simulator):

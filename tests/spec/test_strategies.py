@@ -105,6 +105,12 @@ def test_projection_that_cannot_be(fields):
             r"^algorithms must be a tuple of names; got 'auto'; write \('auto',\)$",
         ),
         (
+            lambda: testing.options("gru", algorithms=("auto", "standart")),
+            ValueError,
+            r"^algorithms must be among auto, standard, .*; got 'standart'$",
+        ),
+        (lambda: testing.options("LSTM"), ValueError, r"^mode must be one of .*; got 'LSTM'"),
+        (
             lambda: testing.problems(RNNSpec(mode="gru", input_size=2, hidden_size=3)),
             TypeError,
             r"^networks must be a strategy; got RNNSpec; use st\.just\(spec\)$",

@@ -105,9 +105,11 @@ def raw(shape: Shape, data: Data, place: str, training: bool) -> ModelDef:
     backend = rnn_backends.of("cudnn")
     assert isinstance(backend, DeviceRNNBackend)
     choice = _measured(problem, backend)
+    # One that is far slower than another, or that cannot be captured, has no time as a graph.
     times = {name: t.replayed for name, t in choice.times.items() if t.replayed is not None}
-    best = _executor(problem, min(times, key=times.__getitem__))
-    found: dict[str, Any] = {_algorithm(name): {"ms": ms} for name, ms in times.items()}
+    best = _executor(problem, min(times, key=times.__getitem__, default=choice.direct))
+    found: dict[str, Any] = {_algorithm(name): {} for name in choice.times}
+    found |= {_algorithm(name): {"ms": ms} for name, ms in times.items()}
     found |= {_algorithm(name): {"refused": why} for name, why in choice.refused.items()}
     with _executor(problem, "cudnn standard") as standard:
         found["standard"]["workspace_bytes"] = standard.least_workspace_bytes

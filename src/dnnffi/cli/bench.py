@@ -98,7 +98,6 @@ def _add_arguments(parser: argparse.ArgumentParser, suite: Suite) -> None:
         parser.add_argument(
             "--seed",
             type=number(int, lambda value: value >= 0, "0 or more"),
-            default=suite.seed,
             help=f"seed of the random sets: {', '.join(suite.drawn)} (default: {suite.seed})",
         )
     parser.add_argument(
@@ -149,10 +148,13 @@ def run(options: argparse.Namespace) -> int:
             suite = other
     if not suite.plots:
         options.plot = None
+    options.seed = _seed(suite, getattr(options, "seed", None))
     for name in ("json", "plot"):
         path = getattr(options, name)
         if path is not None:
             check_output(f"--{name}", path)
+    if options.json and options.plot and options.json.resolve() == options.plot.resolve():
+        raise CommandError(f"--json and --plot must name two files; got {options.plot} for both")
     place = _place(options.device)
     chosen = _shapes(suite, options, place)
     by_peer = _peer_creators(suite, options.peers, place)
@@ -204,6 +206,14 @@ def run(options: argparse.Namespace) -> int:
         return INTERRUPTED
     failures = {row.get("failed", "") for row in record["rows"]}
     return 1 if failures - {"", OUT_OF_MEMORY} else 0
+
+
+def _seed(suite: Suite, asked: int | None) -> int:
+    if asked is None:
+        return suite.seed
+    if not suite.drawn:
+        raise CommandError(f"--seed {asked}: for {suite.networks}, no set is drawn at random")
+    return asked
 
 
 def _check_rounds(rounds: int, chosen: Mapping[Problem, Sequence[str]]) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
@@ -96,6 +97,8 @@ def package(name: str) -> Package:
         return Package(name, problem=missing)
     except Exception as error:  # a broken installation fails in ways of its own
         return Package(name, problem=one_line(error))
+    if _is_plain_folder(getattr(module, "__spec__", None)):
+        return Package(name, problem="not installed")
     version = getattr(module, "__version__", "")
     if not version:
         try:
@@ -107,7 +110,13 @@ def package(name: str) -> Package:
 
 def absent(*names: str) -> list[str]:
     """Return the packages out of ``names`` that are not installed. Nothing is imported."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    specs = {name: importlib.util.find_spec(name) for name in names}
+    return [name for name, spec in specs.items() if spec is None or _is_plain_folder(spec)]
+
+
+def _is_plain_folder(spec: ModuleSpec | None) -> bool:
+    """Return whether Python takes a folder without code for a package, as a clone's is."""
+    return spec is not None and spec.origin is None
 
 
 def torch_text() -> str:

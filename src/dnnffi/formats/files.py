@@ -28,6 +28,7 @@ from dnnffi.formats.outline import Description
 from dnnffi.formats.prefixes import rename_arrays, select_prefixes, stack_layers
 from dnnffi.formats.safetensors import SafetensorsReader, to_safetensors
 from dnnffi.formats.torch_file import TorchReader
+from dnnffi.spec.checks import clipped
 from dnnffi.spec.rnn import RNNSpec
 
 KEY = "dnnffi.RNNSpec"
@@ -37,8 +38,11 @@ KEY = "dnnffi.RNNSpec"
 class Reader(Protocol):
     """The arrays of an open file, and what it says about them."""
 
-    outlines: dict[str, NDArray]
-    """By name, an array of the shape and dtype that takes no memory."""
+    @property
+    def outlines(self) -> Mapping[str, NDArray]:
+        """By name, an array of the shape and dtype that takes no memory."""
+        ...
+
     description: Description
     """Settings of Keras's layers, as far as the file has them."""
 
@@ -116,14 +120,14 @@ def _read(source: Path, reader: Reader, mode: object, prefix: object, names: obj
         def network(arrays: Mapping[str, NDArray]) -> Network:
             return _network(arrays, found_mode, prefix, names, reader.description)
 
-        outlines = {name: one for name, one in reader.outlines.items() if name != KEY}
-        outlined = network(_Arrays(outlines, outlines.__getitem__, spec))
+        stored = dict.fromkeys(name for name in reader.outlines if name != KEY)
+        outlined = network(_Arrays(stored, reader.outlines.__getitem__, spec))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{source}: {error}") from error
     if spec not in (None, outlined.spec):
         raise ValueError(f"{source}: its arrays are those of {outlined.spec}; it says {spec}")
     with _damage_of(source):
-        return network(_Arrays(outlines, reader.array, spec))
+        return network(_Arrays(stored, reader.array, spec))
 
 
 class _Arrays(Mapping[str, NDArray]):
@@ -182,7 +186,9 @@ def _damage_of(source: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # zipfile, zlib, json, NumPy, h5py and PyTorch have many kinds of errors for damaged files.
-        reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        reason = str(error)
+        if not isinstance(error, ValueError):
+            reason = f"{type(error).__name__}: {clipped(reason)}"
         raise ValueError(
             f"{source} is not a readable {source.suffix[1:]} file of plain arrays: {reason}"
         ) from error

@@ -22,6 +22,7 @@ from dnnffi.formats.keras_names import describe
 from dnnffi.formats.npz import stored_members
 from dnnffi.formats.outline import Description, outline
 from dnnffi.importing import import_lock
+from dnnffi.spec.checks import clipped
 
 _WEIGHTS_MEMBER = "model.weights.h5"
 _CONFIG_MEMBER = "config.json"
@@ -51,7 +52,11 @@ class HDF5Reader:
         def visit(name: str, found: Any) -> None:
             if not isinstance(found, h5py.Dataset) or found.shape is None:
                 return
-            if found.dtype.kind in "fiub":
+            try:
+                kind = found.dtype.kind
+            except (TypeError, ValueError):  # NumPy has no such dtype
+                return
+            if kind in "fiub":
                 self._datasets[name] = found
 
         self._file.visititems(visit)  # hard links only, each object once
@@ -128,6 +133,7 @@ def _imported() -> Any:
 
 def _num_stored_bytes(name: str, dataset: Any) -> int:
     """Return the bytes of a dataset; ``ValueError`` unless they are in the file as they are."""
+    name = clipped(name)
     properties = dataset.id.get_create_plist()
     if properties.get_nfilters():
         raise ValueError(f"{name} is compressed or filtered, and nothing is decompressed")

@@ -23,6 +23,7 @@ import numpy as np
 
 from dnnffi.device.interface import NDArray
 from dnnffi.formats.outline import UNDESCRIBED, outline, read_bytes
+from dnnffi.spec.checks import clipped
 
 MAX_TEXT_BYTES = 2**16
 """Upper bound on a text in an archive, which NumPy stores with 4 bytes per character."""
@@ -63,7 +64,7 @@ class NpzReader:
         members = stored_members(file)
         for member in members:
             if not member.filename.endswith(_SUFFIX):
-                raise ValueError(f"its member {member.filename} is not an array")
+                raise ValueError(f"its member {clipped(member.filename)} is not an array")
         self._archive = ZipFile(file)
         self._headers = {}
         for member in members:
@@ -71,11 +72,12 @@ class NpzReader:
             with self._archive.open(member) as content:
                 header = _header(name, content)
                 if header.dtype.hasobject:
-                    raise ValueError(f"{name} has Python objects, not numbers")
+                    raise ValueError(f"{clipped(name)} has Python objects, not numbers")
                 expected = content.tell() + prod(header.shape) * header.dtype.itemsize
             if member.file_size != expected:
                 raise ValueError(
-                    f"{name} has {member.file_size:,} bytes; its header describes {expected:,}"
+                    f"{clipped(name)} has {member.file_size:,} bytes; its header describes "
+                    f"{expected:,}"
                 )
             self._headers[name.removesuffix(_SUFFIX)] = header
         self.outlines = {
@@ -115,12 +117,12 @@ def stored_members(file: BinaryIO) -> list[ZipInfo]:
     members = ZipFile(file).infolist()
     for name, count in Counter(member.filename for member in members).items():
         if count > 1:
-            raise ValueError(f"it has {count} members of the name {name}")
+            raise ValueError(f"it has {count} members of the name {clipped(name)}")
     for member in members:
         if member.compress_type != ZIP_STORED or member.compress_size != member.file_size:
             raise ValueError(
-                f"{member.filename} is compressed, and nothing is decompressed here; numpy.savez, "
-                f"torch.save and Keras store arrays as they are"
+                f"{clipped(member.filename)} is compressed, and nothing is decompressed here; "
+                f"numpy.savez, torch.save and Keras store arrays as they are"
             )
     # Members may overlap, so that together they are larger than the file.
     if sum(member.file_size for member in members) > size:
@@ -141,4 +143,4 @@ def _header(name: str, content: IO[bytes]) -> _Header:
         return _Header(*_HEADERS[np.lib.format.read_magic(content)](content))
     except Exception:
         # Without NumPy's message, which may recommend unpickling.
-        raise ValueError(f"the header of {name} is not that of an array") from None
+        raise ValueError(f"the header of {clipped(name)} is not that of an array") from None

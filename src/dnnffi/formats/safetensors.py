@@ -7,7 +7,7 @@ size of the file, and a network is checked by its header, before any data is rea
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,42 +19,69 @@ from dnnffi.device.interface import NDArray
 from dnnffi.formats.outline import UNDESCRIBED, outline, read_bytes
 from dnnffi.importing import import_lock
 from dnnffi.installing import install_extra
+from dnnffi.spec.checks import ITEM_SIZES, brief, clipped, listed
 
 MAX_HEADER_BYTES = 100_000_000
 """Upper bound on the header in bytes, as in the package safetensors."""
 
-_DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
-# A model has other tensors too. Weights have none of these dtypes.
-_OTHER_DTYPES = {
+MAX_DIMS = 64
+"""Upper bound on the dimensions of a tensor, NumPy's."""
+
+_DTYPES = {
+    **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
     **{"BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16"},
-    **{"U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64"},
-    **{"F8_E4M3": "V1", "F8_E5M2": "V1", "F8_E8M0": "V1"},
-    **{"F8_E4M3FNUZ": "V1", "F8_E5M2FNUZ": "V1", "C64": "complex64"},
+    **{"U32": "uint32", "I32": "int32", "U64": "uint64", "I64": "int64", "C64": "complex64"},
 }
+"""The dtypes that NumPy has. A model may have tensors of others, such as F8_E4M3 and F4."""
+
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8  # the file begins with the length of the header, little-endian
 
 
 class _Tensor(NamedTuple):
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: str
+    """The dtype as the file names it."""
     offset: int
     """In bytes, from the beginning of the data."""
+    num_bytes: int
 
-    @property
-    def num_bytes(self) -> int:
-        return prod(self.shape) * self.dtype.itemsize
+
+class _Outlines(Mapping[str, NDArray]):
+    """The outlines of tensors by name; looking up one whose dtype NumPy lacks raises."""
+
+    def __init__(self, tensors: Mapping[str, _Tensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> NDArray:
+        tensor = self._tensors[name]
+        if tensor.dtype not in _DTYPES:
+            raise TypeError(
+                f"{clipped(name)} must have one of the dtypes {listed(ITEM_SIZES)}; got "
+                f"{clipped(tensor.dtype)}"
+            )
+        return outline(tensor.shape, dtype_object(_DTYPES[tensor.dtype]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
 
 
 class SafetensorsReader:
     """The tensors of an open file.
 
-    Raises ``ValueError`` if the file is not a whole file of safetensors, a name occurs twice, or
-    a dtype is not known; the constructor reads only the header.
+    Raises ``ValueError`` if the file is not a whole file of safetensors, or a name occurs twice;
+    the constructor reads only the header.
 
     Attributes
     ----------
-    outlines : by name, an array of the tensor's shape and dtype that takes no memory
+    outlines : by name, an array of the tensor's shape and dtype that takes no memory; ``TypeError``
+        where NumPy does not have the dtype
     description : empty, as these files say nothing about layers
     """
 
@@ -79,22 +106,22 @@ class SafetensorsReader:
         )
         for name, tensor in in_order:
             if tensor.offset != end:
-                raise ValueError(f"{name} begins at byte {tensor.offset:,} instead of {end:,}")
+                raise ValueError(
+                    f"{clipped(name)} begins at byte {tensor.offset:,} instead of {end:,}"
+                )
             end += tensor.num_bytes
         if end != size - self._data_offset:
             raise ValueError(
                 f"its tensors have {end:,} bytes, its data {size - self._data_offset:,}"
             )
-        self.outlines = {
-            name: outline(tensor.shape, tensor.dtype) for name, tensor in self._tensors.items()
-        }
+        self.outlines = _Outlines(self._tensors)
 
     def array(self, name: str) -> NDArray:
         """Read a tensor."""
         tensor = self._tensors[name]
         self._file.seek(self._data_offset + tensor.offset)
         found = read_bytes(self._file, tensor.num_bytes)
-        return found.view(tensor.dtype).reshape(tensor.shape)
+        return found.view(self.outlines[name].dtype).reshape(tensor.shape)
 
     def text(self, name: str) -> str | None:
         """Return a text of the metadata; None if there is none of this name."""
@@ -128,20 +155,25 @@ def to_safetensors(arrays: Mapping[str, NDArray], metadata: dict[str, str]) -> b
 
 
 def _tensor(name: str, entry: object) -> _Tensor:
+    name = clipped(name)
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise ValueError(f"the header of {name} must have dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    dtypes = _DTYPES | _OTHER_DTYPES
-    if not isinstance(dtype, str) or dtype not in dtypes:
-        raise ValueError(f"{name} has dtype {dtype}")
-    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise ValueError(f"{name} has shape {shape} and data_offsets {offsets}")
-    found = _Tensor(tuple(shape), dtype_object(dtypes[dtype]), offsets[0])
-    if offsets[1] - offsets[0] != found.num_bytes:
-        raise ValueError(
-            f"{name} has {offsets[1] - offsets[0]:,} bytes; {dtype} of shape {shape} has "
-            f"{found.num_bytes:,}"
-        )
+    if not isinstance(dtype, str):
+        raise ValueError(f"{name} has dtype {brief(dtype)}")
+    are_sizes = _are_sizes(shape) and _are_sizes(offsets)
+    if not are_sizes or len(shape) > MAX_DIMS or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise ValueError(f"{name} has shape {brief(shape)} and data_offsets {brief(offsets)}")
+    found = _Tensor(tuple(shape), dtype, offsets[0], offsets[1] - offsets[0])
+    if dtype in _DTYPES:
+        # Not by `dtype_object`: other tensors of bfloat16 need no package.
+        known = _DTYPES[dtype]
+        expected = prod(shape) * (ITEM_SIZES.get(known) or np.dtype(known).itemsize)
+        if found.num_bytes != expected:
+            raise ValueError(
+                f"{name} has {found.num_bytes:,} bytes; {dtype} of shape {brief(shape)} has "
+                f"{expected:,}"
+            )
     return found
 
 

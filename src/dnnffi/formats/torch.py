@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dnnffi.device.interface import AnyArray
@@ -84,13 +84,14 @@ def read_layers(where: str, arrays: Mapping[str, Any], prefix: str, mode: object
 
     Names with a dot or slash after the prefix belong to submodules and are not looked at.
     """
-    names = [
+    # Dictionaries, not lists: a file may have thousands of layers and of other names.
+    names = dict.fromkeys(
         name.removeprefix(prefix)
         for name in arrays
         if name.startswith(prefix) and not set("./") & set(name.removeprefix(prefix))
-    ]
+    )
     by_cell = _expected(names)
-    expected = [name for layer in by_cell for cell in layer for name in cell.values()]
+    expected = dict.fromkeys(name for layer in by_cell for cell in layer for name in cell.values())
     missing = [prefix + name for name in expected if name not in names]
     unexpected = [prefix + name for name in names if name not in expected]
     if missing or unexpected:
@@ -116,7 +117,7 @@ def read_layers(where: str, arrays: Mapping[str, Any], prefix: str, mode: object
     return Layers(checked, cells)
 
 
-def _expected(names: Sequence[str]) -> list[list[dict[str, str]]]:
+def _expected(names: Collection[str]) -> list[list[dict[str, str]]]:
     """Return the names that a network has which has some of ``names``.
 
     For each layer and direction, the names by the fields of `Cell`.

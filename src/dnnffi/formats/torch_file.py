@@ -90,7 +90,7 @@ class TorchReader:
         """Return a tensor as an array."""
         # Not in the constructor: another tensor of the model may repeat its elements.
         if self.outlines[name].nbytes > self._tensors[name].untyped_storage().nbytes():
-            raise ValueError(f"{name} claims more bytes than are stored for it")
+            raise ValueError(f"{clipped(name)} claims more bytes than are stored for it")
         self._num_bytes += self.outlines[name].nbytes
         if self._num_bytes > self._max_bytes:
             raise ValueError(f"its tensors claim more bytes than the {self._max_bytes:,} of it")

@@ -16,8 +16,8 @@ Name = TypeVar("Name", bound=str)
 DTYPES: tuple[DType, ...] = ("float32", "float64", "float16", "bfloat16")
 
 
-def names_among(argument: str, values: Iterable[Name], known: Iterable[str] = ()) -> list[Name]:
-    """Return names to draw from; errors name the argument. Without ``known`` any name is right."""
+def names_among(argument: str, values: Iterable[Name], known: Iterable[str]) -> list[Name]:
+    """Return the ``known`` names to draw from; errors name the argument."""
     if isinstance(values, str):
         raise TypeError(f"{argument} must be a tuple of names; got {values!r}; write ({values!r},)")
     try:
@@ -28,7 +28,7 @@ def names_among(argument: str, values: Iterable[Name], known: Iterable[str] = ()
         raise ValueError(f"{argument} must have at least one name; got {brief(values)}")
     expected = list(known)
     for name in names:
-        if expected and name not in expected:
+        if name not in expected:
             raise ValueError(f"{argument} must be among {', '.join(expected)}; got {brief(name)}")
     return names
 

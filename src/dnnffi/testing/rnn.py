@@ -11,9 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dnnffi.device.dtypes import dtype_object
-from dnnffi.spec.checks import check_problem, check_range
+from dnnffi.spec.checks import check_choice, check_problem, check_range
 from dnnffi.spec.names import DType, Mode
-from dnnffi.spec.options import CLIP_NANS, MATHS, rnn_options
+from dnnffi.spec.options import ALGORITHMS, CLIP_NANS, MATHS, rnn_options
 from dnnffi.spec.problem import BATCH_MAJOR, PACKED, SEQUENCE_MAJOR, RNNProblem
 from dnnffi.spec.rnn import RNNSpec
 from dnnffi.spec.sequences import lengths_to_batch_sizes
@@ -127,8 +127,9 @@ def options(
     Any key may be missing. The persistent algorithms can run only some problems, so they are drawn
     only if ``algorithms`` names them.
     """
+    check_choice("mode", mode, MODES)
     choices: dict[str, st.SearchStrategy[Any]] = {
-        "algorithm": st.sampled_from(names_among("algorithms", algorithms)),
+        "algorithm": st.sampled_from(names_among("algorithms", algorithms, ALGORITHMS)),
         "math": st.sampled_from(MATHS),
     }
     if mode == "lstm":
