@@ -126,7 +126,6 @@ VENDORS: dict[str, Vendor] = {
             topics=("driver.h", "memory.h", "stream.h"),
             addresses={
                 "dev_ptr": "CUdeviceptr",
-                "host_ptr": "void *",
                 "context_ptr": "CUcontext",
                 "function_ptr": "CUfunction",
                 "stream_ptr": "CUstream",

@@ -5,8 +5,7 @@ typedef int CUresult;
 enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
-    CUDA_ERROR_INVALID_CONTEXT = 201,
-    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_INVALID_CONTEXT = 201
 };
 
 CUresult cuGetErrorName(CUresult error, const char **pStr);

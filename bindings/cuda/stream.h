@@ -5,7 +5,6 @@ enum { CU_STREAM_NON_BLOCKING = 1 };
 CUresult cuStreamCreate(stream_ptr *phStream, unsigned int Flags);
 CUresult cuStreamDestroy_v2(stream_ptr hStream);
 CUresult cuStreamSynchronize(stream_ptr hStream);
-CUresult cuStreamQuery(stream_ptr hStream);
 CUresult cuStreamWaitEvent(stream_ptr hStream, event_ptr hEvent, unsigned int Flags);
 
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
@@ -13,7 +12,6 @@ enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 CUresult cuEventCreate(event_ptr *phEvent, unsigned int Flags);
 CUresult cuEventDestroy_v2(event_ptr hEvent);
 CUresult cuEventRecord(event_ptr hEvent, stream_ptr hStream);
-CUresult cuEventQuery(event_ptr hEvent);
 CUresult cuEventSynchronize(event_ptr hEvent);
 CUresult cuEventElapsedTime(float *pMilliseconds, event_ptr hStart, event_ptr hEnd);
 

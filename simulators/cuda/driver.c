@@ -81,7 +81,7 @@ int standin_num_arguments;
 int standin_launches, standin_shared_bytes;
 /* Numbers of live objects. */
 int standin_streams, standin_events, standin_graphs, standin_executables;
-int standin_buffers, standin_pinned;
+int standin_buffers;
 /* Milliseconds that each copy, memset and launch takes. */
 float standin_work_milliseconds;
 
@@ -302,25 +302,6 @@ int cuMemFree_v2(void *address)
     return SUCCESS;
 }
 
-int cuMemHostAlloc(void **address, size_t nbytes, unsigned int flags)
-{
-    IN_CONTEXT;
-    SAFE;
-    CHECK(nbytes && !flags, INVALID_VALUE);
-    *address = malloc(nbytes);
-    standin_pinned++;
-    return SUCCESS;
-}
-
-int cuMemFreeHost(void *address)
-{
-    BEGIN;
-    SAFE;
-    free(address);
-    standin_pinned--;
-    return SUCCESS;
-}
-
 /* Work on streams: done at once, or kept for the graph. */
 
 /* Streams that were not created here are not captured. */
@@ -439,12 +420,6 @@ int cuStreamSynchronize(void *stream)
     return captured_stream(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
 }
 
-int cuStreamQuery(void *stream)
-{
-    IN_CONTEXT;
-    return captured_stream(stream) ? CAPTURE_UNSUPPORTED : SUCCESS;
-}
-
 /* Events */
 
 int cuEventCreate(Event **event, unsigned int flags)
@@ -486,12 +461,6 @@ int cuStreamWaitEvent(Stream *stream, Event *event, unsigned int flags)
     stream->capture = event->capture;
     stream->graph = event->graph;
     return SUCCESS;
-}
-
-int cuEventQuery(Event *event)
-{
-    IN_CONTEXT;
-    return event->capture ? CAPTURE_UNSUPPORTED : SUCCESS;
 }
 
 int cuEventSynchronize(Event *event)

@@ -22,7 +22,7 @@ typedef struct {
 extern Record standin_launch;
 extern int standin_num_arguments, standin_launches, standin_shared_bytes;
 extern int standin_streams, standin_events, standin_graphs, standin_executables;
-extern int standin_buffers, standin_pinned;
+extern int standin_buffers;
 extern float standin_work_milliseconds;
 void standin_fail(const char *function, int status, int calls);
 void standin_drop_context(void);
@@ -30,7 +30,7 @@ int standin_context_device(void);
 int standin_calls(const char *function);
 void standin_reset(void);
 """
-_OBJECTS = ("streams", "events", "graphs", "executables", "buffers", "pinned")
+_OBJECTS = ("streams", "events", "graphs", "executables", "buffers")
 
 
 class Standin:

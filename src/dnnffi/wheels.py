@@ -33,7 +33,7 @@ def version(name: str) -> str:
     """Return the version of the distribution ``name``, or an empty text if it is not installed."""
     metadata = _metadata()
     try:
-        return str(metadata.version(name))
+        return metadata.version(name) or ""  # None for a folder that lost its metadata
     except metadata.PackageNotFoundError:
         return ""
 

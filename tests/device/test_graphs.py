@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from contextlib import ExitStack
 
 import pytest
+from stress.bounds import in_child
 
 from dnnffi.device.graphs import (
     recording,
@@ -78,6 +80,38 @@ def test_the_last_of_several_threads_turns_it_on():
     ended.set()
     thread.join(60)
     assert gc.isenabled()
+
+
+def test_a_child_that_was_forked_while_a_thread_captures_collects_garbage():
+    def work():
+        assert gc.isenabled()
+
+    begun, ended = threading.Event(), threading.Event()
+
+    def capture():
+        with uncollected():
+            begun.set()
+            ended.wait(60)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    begun.wait(60)
+    try:
+        in_child(work)
+    finally:
+        ended.set()
+        thread.join(60)
+
+
+def test_a_child_leaves_the_capture_in_which_its_thread_forked():
+    with ExitStack() as capture:
+        capture.enter_context(uncollected())
+
+        def work():
+            capture.close()
+            assert gc.isenabled()
+
+        in_child(work)
 
 
 @pytest.mark.parametrize("refuse", [refuse_in_capture, lambda at: refuse_beside_capture(at + 16)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import needs
 import pytest
 
@@ -9,6 +11,7 @@ from dnnffi.backends.own import image_copy
 from dnnffi.backends.own.recurrent import kernels
 from dnnffi.errors import CompileError, LibraryNotFoundError
 from dnnffi.runtime.kernels import OPTIONS
+from dnnffi.runtime.nvrtc import compiler as module
 from dnnffi.runtime.nvrtc.compiler import Target, load_compiler
 
 
@@ -18,6 +21,14 @@ def compiler(pytestconfig):
         return load_compiler()
     except LibraryNotFoundError as error:
         needs.missing(pytestconfig, "libnvrtc", error)
+
+
+def test_a_library_of_a_cuda_before_11_2_is_passed_over(monkeypatch):
+    older = SimpleNamespace(nvrtcVersion=int, nvrtcCompileProgram=int)
+    monkeypatch.setattr(module, "ffi", SimpleNamespace(dlopen=lambda name: older))
+    monkeypatch.setenv(module.ENVIRONMENT_VARIABLE, "libnvrtc.so.10.1")
+    with pytest.raises(LibraryNotFoundError, match=r"10\.1 \(not NVRTC: no nvrtcGetSupportedArchs"):
+        load_compiler.__wrapped__()
 
 
 def test_machine_code_is_for_the_device(compiler):

@@ -140,6 +140,12 @@ def test_the_install_command_fits_the_installed_wheels(monkeypatch):
         wheels.fitting_installed.cache_clear()
 
 
+def test_a_wheel_of_which_only_an_empty_folder_is_left_has_no_version(monkeypatch, tmp_path):
+    (tmp_path / "left_over-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert wheels.version("left-over") == ""
+
+
 def test_not_found_is_an_import_error():
     with pytest.raises(ImportError):
         load([])

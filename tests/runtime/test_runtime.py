@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from dnnffi.errors import CudaError
 from dnnffi.runtime.cuda import runtime as module
 
-OUT_OF_MEMORY, NOT_READY, CAPTURE_UNSUPPORTED = 2, 600, 900
+OUT_OF_MEMORY, CAPTURE_UNSUPPORTED = 2, 900
 
 
 def in_a_thread(function):
@@ -126,20 +125,6 @@ def test_too_little_memory_is_a_memory_error(runtime, standin):
         runtime.allocate(5000)
 
 
-@pytest.mark.parametrize("nbytes", [0, 5])
-def test_pinned_memory_is_an_array_that_owns_it(runtime, standin, nbytes):
-    array = runtime.pinned(nbytes)
-    assert (array.nbytes, array.dtype) == (nbytes, np.uint8)
-    array[:] = 3
-    view = array[nbytes // 2 :].view()
-    del array
-    gc.collect()
-    assert standin.pinned == 1
-    assert set(view.tolist()) <= {3}
-    del view
-    assert standin.live() == {}
-
-
 def test_what_is_written_is_there_and_the_default_stream_is_not_waited_for(runtime, standin):
     values = np.arange(5, dtype=np.uint8)
     buffers = [runtime.allocate(5) for _ in range(2)]
@@ -158,21 +143,6 @@ def test_free_memory_is_that_of_the_current_device(runtime):
 
 
 # Streams and events
-
-
-def test_who_asks_is_told_whether_work_is_done(runtime, standin):
-    stream, event = runtime.new_stream(), runtime.new_event()
-    runtime.record(event, stream.ptr)
-    for function, asks in (
-        ("cuStreamQuery", lambda: runtime.is_idle(stream.ptr)),
-        ("cuEventQuery", lambda: runtime.is_done(event)),
-    ):
-        assert asks()
-        standin.fail(function, NOT_READY)
-        assert not asks()
-        standin.fail(function, 700)
-        with pytest.raises(CudaError, match=function):
-            asks()
 
 
 def test_milliseconds_between_events_are_those_of_the_work(runtime):
@@ -197,7 +167,6 @@ def test_an_event_that_orders_streams_takes_no_times(runtime):
     [
         ("cuStreamCreate", lambda runtime: runtime.new_stream()),
         ("cuEventCreate", lambda runtime: runtime.new_event()),
-        ("cuMemHostAlloc", lambda runtime: runtime.pinned(8)),
         ("cuStreamSynchronize", lambda runtime: runtime.synchronize(0)),
         ("cuStreamIsCapturing", lambda runtime: runtime.is_capturing(0x7000)),
         ("cuMemGetInfo_v2", lambda runtime: runtime.free_bytes()),
@@ -244,6 +213,16 @@ def test_a_graph_runs_when_it_is_launched(runtime):
         assert on_host(runtime, target, 4) == [0, 1, 2, 3]
 
 
+def test_a_graph_is_launched_in_a_thread_without_a_context(runtime, standin):
+    def launch():
+        graph.launch(0)
+        return standin.context_device()
+
+    with runtime.use(1):
+        graph = captured(runtime, lambda stream: None)
+    assert in_a_thread(launch) == 1
+
+
 def test_a_graph_that_cannot_be_launched_raises(runtime, standin):
     graph = captured(runtime, lambda at: None)
     standin.fail("cuGraphLaunch", 700)
@@ -267,14 +246,13 @@ def test_a_stream_says_which_capture_it_is_in(runtime):
 def test_a_thread_that_captures_may_make_and_drop_things(runtime, standin):
     dropped = [
         runtime.allocate(8),
-        runtime.pinned(8),
         captured(runtime, lambda at: None),
     ]
     buffer, values = runtime.allocate(4), np.arange(4, dtype=np.uint8)
 
     def work(at):
         dropped.clear()
-        dropped.extend((runtime.allocate(8), runtime.new_stream(), runtime.pinned(8)))
+        dropped.extend((runtime.allocate(8), runtime.new_stream()))
         runtime.write(buffer.ptr, values.ctypes.data, 4)
 
     captured(runtime, work)

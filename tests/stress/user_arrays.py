@@ -58,9 +58,6 @@ class HostRuntime:
     def free_bytes(self):
         return 0
 
-    def pinned(self, nbytes):
-        return np.zeros(nbytes, np.uint8)
-
     def write(self, target, source, nbytes):
         ctypes.memmove(target, source, nbytes)
 
@@ -98,9 +95,6 @@ class HostRuntime:
 
     def wait_on_host(self, event):
         pass
-
-    def is_done(self, event):
-        return True
 
     def milliseconds(self, start, end):
         return end.at - start.at

@@ -91,7 +91,7 @@ class CupyMemory(DeviceMemory):
                 runtime.abandon_capture(stream.ptr)
                 raise
             graph = runtime.end_capture(stream.ptr)
-        return StepGraph(graph, self.current_stream, result, (pool, stream, step))
+        return StepGraph(graph, self, result, (pool, stream, step))
 
     @contextmanager
     def scratch(self) -> Iterator[None]:

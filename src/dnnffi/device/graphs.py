@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dnnffi.device.interface import Stream
+from dnnffi.device.interface import Memory, Stream
 from dnnffi.errors import CaptureError
+from dnnffi.operating_system import register_at_fork
 
-_captures: list[None] = []  # one for each that is in progress
+_captures: list[int] = []  # the thread of each that is in progress
 _collecting = False  # whether the collector ran before the first of them
 
 
@@ -23,18 +24,34 @@ def uncollected() -> Iterator[None]:
     would be lost, each with a warning. No lock: a signal handler may capture in the middle of this.
     """
     global _collecting
-    _captures.append(None)
+    thread = threading.get_ident()
+    _captures.append(thread)
     try:
         if gc.isenabled():
             _collecting = True
             gc.disable()
         yield
     finally:
-        _captures.pop()
-        # Threads and handlers switch after calls, so none begins a capture between test and enable.
-        if _collecting and not _captures:
-            _collecting = False
-            gc.enable()
+        _captures.remove(thread)
+        _collect_after_captures()
+
+
+def _collect_after_captures() -> None:
+    global _collecting
+    # Threads and handlers switch after calls, so none begins a capture between test and enable.
+    if _collecting and not _captures:
+        _collecting = False
+        gc.enable()
+
+
+def _forget_captures_of_other_threads() -> None:
+    thread = threading.get_ident()
+    _captures[:] = [one for one in _captures if one == thread]
+    _collect_after_captures()
+
+
+# A child has only the thread that forked: the captures of the others never end in it.
+register_at_fork(after_in_child=_forget_captures_of_other_threads)
 
 
 class _Recording(threading.local):
@@ -136,22 +153,25 @@ class CudaGraph:
 class StepGraph:
     """A captured step: `launch` runs it again. Keeps alive what the step refers to."""
 
-    def __init__(
-        self, graph: Any, current_stream: Callable[[], Stream], result: Any, kept: object
-    ) -> None:
+    def __init__(self, graph: Any, memory: Memory, result: Any, kept: object) -> None:
         self._graph = graph
-        self._current_stream = current_stream
+        self._memory = memory
         self._kept = kept
         self.result = result
 
     def launch(self) -> Any:
-        """Enqueue the step on the current stream; returns what it returned at the capture.
+        """Enqueue the step on the current stream of the device on which it was captured.
 
-        Raises ``ValueError`` once the plan that captured it is closed.
+        Returns what the step returned at the capture. Raises ``ValueError`` once the plan that
+        captured it is closed.
         """
-        if self._graph is None:
+        graph, memory = self._graph, self._memory
+        if graph is None:
             raise ValueError("the plan of this graph is closed")
-        self._graph.launch(self._current_stream().ptr)
+        if memory.current_device() != graph.device:
+            with memory.use(graph.device):
+                return self.launch()
+        graph.launch(memory.current_stream().ptr)
         return self.result
 
     def close(self) -> None:

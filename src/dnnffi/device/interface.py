@@ -258,12 +258,6 @@ class MemoryWithGraphs(Memory, Protocol):
     def constant(self, values: np.ndarray[Any, Any]) -> Array:
         """Return a new array of these values, which is filled when this returns."""
 
-    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Pinned memory of the host as an array of bytes: copies of it do not wait for the host."""
-
-    def is_done(self, event: Any) -> bool:
-        """Whether the work before ``event`` is done, without waiting."""
-
     def capture(self, record: Callable[[Stream], object]) -> Graph:
         """Return what ``record(stream)`` enqueues on a separate stream, as a graph; nothing runs.
 

@@ -101,9 +101,6 @@ class DeviceMemory:
         ends = target, target_pitch, source, source_pitch
         self._runtime.copy_rows(*ends, width, rows, stream.ptr)
 
-    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
-        return self._cuda.pinned(nbytes)
-
     def new_event(self) -> Any:
         return self._runtime.new_event()
 
@@ -112,9 +109,6 @@ class DeviceMemory:
 
     def wait(self, stream: Stream, event: Any) -> None:
         self._runtime.wait(stream.ptr, event)
-
-    def is_done(self, event: Any) -> bool:
-        return self._cuda.is_done(event)
 
     def elapsed(self, calls: Callable[[], object]) -> float:
         runtime, stream = self._cuda, self.current_stream().ptr
@@ -193,13 +187,15 @@ class DeviceMemory:
     def _capture_stream(self) -> OwnStream:
         """Return the thread's stream for captures on the current device.
 
-        The caller's may be the null stream, which cannot be captured. Kept, because a library may
-        remember it.
+        The caller's may be the null stream, which cannot be captured. Each is kept, because a
+        library may remember it.
         """
-        stream: OwnStream | None = getattr(self._local, "capture_stream", None)
-        if stream is None or stream.device != self.current_device():
-            stream = self._local.capture_stream = self._cuda.new_stream()
-        return stream
+        streams: dict[int, OwnStream] = vars(self._local).setdefault("capture_streams", {})
+        device = self.current_device()
+        found = streams.get(device)
+        if found is None:
+            found = streams.setdefault(device, self._cuda.new_stream())
+        return found
 
     def _null_stream(self) -> NullStream:
         """Return the `NullStream` of the current device."""

@@ -11,7 +11,7 @@ from dnnffi.device.arrays import address
 from dnnffi.device.interface import AnyArray
 
 MAX_OVERLAP_CANDIDATES = 1_000_000
-"""Candidate solutions that NumPy tries, in about 10 ms, to find a byte that two arrays share.
+"""Candidate solutions that NumPy tries to find a byte that two arrays share.
 
 The problem is NP-hard, but arrays whose dimensions are nested take a few candidates.
 """

@@ -19,7 +19,7 @@ from dnnffi.cache_folder import cache_folder
 from dnnffi.errors import CompileError, CudaError, LibraryNotFoundError, UnsupportedError
 from dnnffi.log import logger
 from dnnffi.runtime.cuda._cdef import ffi
-from dnnffi.runtime.cuda.driver import Driver, load_driver
+from dnnffi.runtime.cuda.driver import INVALID_CONTEXT, Driver, load_driver
 from dnnffi.runtime.kernel_cache import Headers, KernelCache, KernelKey
 from dnnffi.runtime.nvrtc import compiler as nvrtc
 from dnnffi.runtime.nvrtc.compiler import Compiler
@@ -29,8 +29,6 @@ OPTIONS = ("-std=c++17", "-ftz=true")
 
 DEFAULT_SHARED_BYTES = 48 * 1024
 """Bytes of shared memory that a block may be given without asking the driver for more."""
-
-_INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
 
 _EMPTY = 'extern "C" __global__ void empty() {}'
 """A kernel for counting clusters: it has no work, and its registers limit nothing."""
@@ -160,7 +158,7 @@ class Kernel:
             buffers.set_shape(shape)
         buffers.config.hStream = stream.ptr
         status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
-        if status == _INVALID_CONTEXT:  # in a thread where nothing has used the device yet
+        if status == INVALID_CONTEXT:
             self._driver.make_current(self._device)
             status = self._launch(buffers.config, self._function, buffers.pointers, ffi.NULL)
         self._unused.append(buffers)

@@ -13,7 +13,9 @@ from dnnffi.runtime.cuda._cdef import ffi
 
 INSTALL = "an NVIDIA GPU and its driver, which brings libcuda"
 
-_INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+INVALID_CONTEXT = ffi.integer_const("CUDA_ERROR_INVALID_CONTEXT")
+"""The status of most functions in a thread where nothing has used a device yet."""
+
 RELAXED = ffi.integer_const("CU_STREAM_CAPTURE_MODE_RELAXED")
 """The capture mode that forbids a thread nothing."""
 
@@ -69,7 +71,7 @@ class Driver:
         the CUDA runtime does at the first use of a thread.
         """
         status = getattr(self.lib, function)(*arguments)
-        if status == _INVALID_CONTEXT and not self._current_context():
+        if status == INVALID_CONTEXT and not self._current_context():
             self.make_current(0)
             status = getattr(self.lib, function)(*arguments)
         if status:
@@ -114,7 +116,7 @@ class Driver:
         handle = ffi.new(_DEVICE)
         status = self._get_device(handle)
         if status:
-            if status == _INVALID_CONTEXT:
+            if status == INVALID_CONTEXT:
                 return 0
             self.check(status, "cuCtxGetDevice")
         device = self._ordinals.get(handle[0])

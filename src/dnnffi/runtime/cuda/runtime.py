@@ -9,17 +9,13 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from functools import cache
 from threading import local
-from typing import Any
-
-import numpy as np
 
 from dnnffi.errors import CudaError
 from dnnffi.operating_system import read_kernel_file
 from dnnffi.runtime.cuda._cdef import ffi
-from dnnffi.runtime.cuda.driver import RELAXED, DeviceAttributes, Driver
+from dnnffi.runtime.cuda.driver import INVALID_CONTEXT, RELAXED, DeviceAttributes, Driver
 
 _OUT_OF_MEMORY = ffi.integer_const("CUDA_ERROR_OUT_OF_MEMORY")
-_NOT_READY = ffi.integer_const("CUDA_ERROR_NOT_READY")
 _MAX_PITCH_BYTES = 2**31 - 1  # of cuMemcpy2DAsync, see CU_DEVICE_ATTRIBUTE_MAX_PITCH
 _UNIFIED = ffi.integer_const("CU_MEMORYTYPE_UNIFIED")
 _NON_BLOCKING = ffi.integer_const("CU_STREAM_NON_BLOCKING")
@@ -56,21 +52,6 @@ class DeviceBuffer(_Owned):
     _destroy = "cuMemFree_v2"
 
 
-class _PinnedBuffer(_Owned):
-    """Pinned memory of the host; NumPy's arrays over it keep it."""
-
-    _destroy = "cuMemFreeHost"
-
-    def __init__(self, driver: Driver, device: int, ptr: int, nbytes: int) -> None:
-        super().__init__(driver, device, ptr)
-        self._nbytes = nbytes
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        at = self.ptr, False
-        return {"shape": (self._nbytes,), "typestr": "|u1", "data": at, "version": 3}
-
-
 class OwnStream(_Owned):
     """A stream that does not wait for the default stream."""
 
@@ -104,6 +85,9 @@ class Graph(_Owned):
     def launch(self, stream: int) -> None:
         """Enqueue the graph on ``stream``."""
         status = self._launch(self.ptr, stream)
+        if status == INVALID_CONTEXT:
+            self._driver.make_current(self.device)
+            status = self._launch(self.ptr, stream)
         if status:
             self._driver.check(status, "cuGraphLaunch")
 
@@ -162,16 +146,6 @@ class CudaRuntime:
         free, total = ffi.new("size_t *"), ffi.new("size_t *")
         self._call("cuMemGetInfo_v2", free, total)
         return int(free[0])
-
-    def pinned(self, nbytes: int) -> np.ndarray[Any, Any]:
-        """Return pinned memory of the host as an array of bytes.
-
-        Copies to and from it do not wait for the host. It is given back with the array's memory.
-        """
-        made = ffi.new("host_ptr *")
-        with self.beside_capture():
-            self._call("cuMemHostAlloc", made, max(nbytes, 1), 0)
-        return np.asarray(_PinnedBuffer(self.driver, self.current_device(), made[0], nbytes))
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses, of devices or the host."""
@@ -237,10 +211,6 @@ class CudaRuntime:
         """Wait until all work on ``stream`` is done."""
         self._call("cuStreamSynchronize", stream)
 
-    def is_idle(self, stream: int) -> bool:
-        """Return whether all work on ``stream`` is done."""
-        return self._is_ready("cuStreamQuery", stream)
-
     def new_event(self, *, timed: bool = False) -> Event:
         """Return a new event of the current device, which takes times or only orders streams."""
         made = ffi.new("event_ptr *")
@@ -259,22 +229,11 @@ class CudaRuntime:
         """Wait until the work before ``event`` is done."""
         self._call("cuEventSynchronize", event.ptr)
 
-    def is_done(self, event: Event) -> bool:
-        """Return whether the work before ``event`` is done."""
-        return self._is_ready("cuEventQuery", event.ptr)
-
     def milliseconds(self, start: Event, end: Event) -> float:
         """Return the milliseconds between two events that take times and are done."""
         passed = ffi.new("float *")
         self._call("cuEventElapsedTime", passed, start.ptr, end.ptr)
         return float(passed[0])
-
-    def _is_ready(self, function: str, address: int) -> bool:
-        status = getattr(self.driver.lib, function)(address)
-        if status == _NOT_READY:
-            return False
-        self.driver.check(status, function)
-        return True
 
     # Captures and graphs
 

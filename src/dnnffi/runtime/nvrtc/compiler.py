@@ -24,6 +24,8 @@ PLACES = (
     ),
 )
 
+_NEWEST_FUNCTION = "nvrtcGetSupportedArchs"  # since CUDA 11.2
+
 
 class Target(NamedTuple):
     """A target of NVRTC: machine code of ``arch`` "sm_90", or PTX of "compute_90"."""
@@ -144,5 +146,5 @@ def load_compiler() -> Compiler:
     Searched in this order: the file that ``DNNFFI_NVRTC_LIBRARY`` names, a library that is loaded
     already, cuda-pathfinder, the system's loader. Raises `LibraryNotFoundError` naming all of them.
     """
-    found = loader.load("NVRTC", PLACES, ffi.dlopen, "nvrtcCompileProgram", INSTALL)
+    found = loader.load("NVRTC", PLACES, ffi.dlopen, _NEWEST_FUNCTION, INSTALL)
     return Compiler(found.lib, found.path, found.found_via)
