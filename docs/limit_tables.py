@@ -75,6 +75,8 @@ RNN_ROWS = (
     ),
     RNNRow("Lengths in device memory", network(has_device_lengths=True)),
     RNNRow("Resets", network(has_resets=True)),
+    RNNRow("A state of 2,147,483,648 elements", network(hidden_size=128, steps=1, batch=2**24)),
+    RNNRow("Weights of 3,221,356,544 elements", network(input_size=2**15, hidden_size=2**14)),
     RNNRow("65536 time steps", network(steps=2**16)),
     RNNRow("2 time steps of 40000 rows", network(steps=2, batch=40_000)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from dnnffi.matrices import _as_matrix
 A, B = np.arange(6, dtype="float32").reshape(2, 3), np.ones((3, 4), "float32")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
 def test_numpy_multiplies_arrays_of_numpy(dtype):
     a, b = A.astype(dtype), B.astype(dtype)
     found = dnnffi.matmul(a, b)
@@ -44,6 +45,7 @@ ROOM = np.zeros(64, "float32")
         ([[1.0]], B, {}, TypeError, "a must be"),
         (A[0], B, {}, ValueError, r"a must have 2 dimensions; got shape \(3,\)"),
         (A, B[None], {}, ValueError, r"b must have 2 dimensions; got shape \(1, 3, 4\)"),
+        (A.astype(int), B.astype(int), {}, TypeError, "a must have dtype .*float64; got int64"),
         (A, B.T, {}, ValueError, r"b must have 3 rows, .*; got shape \(4, 3\)"),
         (A, B.astype("float64"), {}, TypeError, "b must have the dtype of a, float32; got float64"),
         (A, B, {"math": "quick"}, ValueError, "math must be one of .*; got 'quick'"),

@@ -131,6 +131,23 @@ def test_other_dtypes_are_refused():
         matmul(Array(A.astype("f8")), Array(B.astype("f8")))
 
 
+def misaligned(values):
+    """Return an array of these values that begins a byte after a multiple of its elements' size."""
+    memory = np.empty(values.nbytes + 1, np.uint8)
+    found = memory[1:].view(values.dtype).reshape(values.shape)
+    found[...] = values
+    return found
+
+
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_an_array_that_is_not_aligned_to_its_elements_is_refused(name):
+    given = {"a": A, "b": B, "out": np.empty((2, 4), "f4")}
+    given[name] = misaligned(given[name])
+    arrays = {key: Array(values) for key, values in given.items()}
+    with pytest.raises(ValueError, match=f"^{name} must begin at a multiple of its elements' 4"):
+        matmul(arrays["a"], arrays["b"], out=arrays["out"])
+
+
 def test_nothing_is_allocated_in_a_capture(memory):
     stream = SimpleNamespace(ptr=16)
     memory.empty = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from dnnffi.backends.cublas import library
 from dnnffi.backends.cublas.product import DATA_TYPES, Matrix, MatrixProduct
-from dnnffi.device.arrays import as_array, conversion
+from dnnffi.device.arrays import as_array, check_aligned, conversion
 from dnnffi.device.cupy import cupy_memory
 from dnnffi.device.graphs import refuse_in_capture
 from dnnffi.device.interface import AnyArray, ArrayT, Launch
@@ -68,15 +68,20 @@ def matmul(a: ArrayT, b: ArrayT, *, out: ArrayT | None = None, math: Math = "def
             raise TypeError(f"{name} must be of the same library as a; got {type(one).__name__}")
     shape = _check(left, right, target)
     check_choice("math", math, MATHS)
-    if on_host:
-        with np.errstate(all="ignore"):  # the rule of dnnffi.reference
-            result: Any = np.matmul(left, right, out=target)
-        return result
-    if left.dtype.name not in DATA_TYPES:
+    dtypes = (*DATA_TYPES, "float64") if on_host else tuple(DATA_TYPES)
+    if left.dtype.name not in dtypes:
         raise TypeError(
-            f"a must have dtype {', '.join(DATA_TYPES)}; got {left.dtype.name}"
+            f"a must have dtype {', '.join(dtypes)}; got {left.dtype.name}"
             f"{conversion('a', left, 'float32')}"
         )
+    if on_host:
+        with np.errstate(all="ignore"):  # the rule of dnnffi.reference
+            # NumPy's product of bfloat16 is float32.
+            result: Any = np.matmul(left, right, out=target).astype(left.dtype, copy=False)
+        return result
+    for name, one in (("a", left), ("b", right), ("out", target)):
+        if one is not None:
+            check_aligned(name, one)
     device = left.data.device_id
     for name, one in (("b", right), ("out", target)):
         if one is not None and one.data.device_id != device:

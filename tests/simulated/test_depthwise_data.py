@@ -221,6 +221,7 @@ def test_any_problem(simulator, data):
         problem_of(sizes=(8, 5000), layout=CHANNELS_FIRST),
         problem_of(sizes=(2**15, 2**15), padding=1, layout=CHANNELS_LAST),
         problem_of(sizes=(2**10, 2**10), batch=2**10 + 1, layout=CHANNELS_LAST),
+        problem_of(sizes=(2**19, 2**10), channels=1, batch=1, padding=1),
     ],
     ids=str,
 )
@@ -332,6 +333,12 @@ def test_wide_rows_have_a_tile_that_fits_into_shared_memory():
                 assert made.shared_bytes <= planes.SHARED_BYTES
                 assert made.sizes["CELLS"] <= made.constants["MAX_CELLS"]
     assert 0 < refused < 40
+
+
+def test_a_tile_with_more_bands_than_a_grid_has_is_the_nearest_with_fewer():
+    tall = problem_of(sizes=(2**17, 2**10), channels=1, batch=1, padding=1)
+    made = gather._made(tall, tile_for(tall, Tile(1, 4, 1)))
+    assert made.grid[1] < 2**16
 
 
 @pytest.mark.parametrize(

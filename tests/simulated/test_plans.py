@@ -757,6 +757,11 @@ def test_a_plan_on_a_named_device_takes_the_backend_of_its_arrays(simulator, on_
         assert plan.device == 1
 
 
+def test_the_device_of_a_plan_may_be_an_integer_of_numpy(simulator):
+    with held(simulator, device=np.array(0)) as plan:
+        assert type(plan.device) is int
+
+
 def test_a_first_call_that_fails_chooses_no_backend(simulator, on_cuda):
     weights, x = weights_of(simulator), random(simulator, SPEC.x_shape(STEPS, BATCH), 1)
     with dnnffi.RNNPlan(SPEC, batch=BATCH, steps=STEPS) as plan:

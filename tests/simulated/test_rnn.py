@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import conformance
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import dnnffi
 from dnnffi import testing
 from dnnffi.backends.vendor.handle import close_handles
+from dnnffi.device.graphs import uncollected
 from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
@@ -132,6 +134,16 @@ def training_step(simulator, dropout_state=None):
         options={"algorithm": "persist_dynamic", "clip": (-1, 1)},
     )
     return ctx.backward(y)
+
+
+def test_the_handle_of_a_thread_is_destroyed_when_the_thread_ends(simulator):
+    arguments = input_of(simulator, SPEC), None, weights_of(simulator, SPEC)
+    dnnffi.lstm(*arguments, backend="cudnn")  # makes the plan, with this thread's handle
+    thread = threading.Thread(target=lambda: dnnffi.lstm(*arguments, backend="cudnn"))
+    with uncollected():
+        thread.start()
+        thread.join()
+        assert simulator.calls("cudnnDestroy") == 1
 
 
 @pytest.mark.filterwarnings("ignore::dnnffi.PerformanceWarning")

@@ -83,6 +83,13 @@ def test_options_may_be_a_dict_as_everywhere():
     )
 
 
+def test_the_options_of_another_problem_are_checked_for_the_network():
+    options = RNNProblem.dense(SPEC, steps=5, batch=2, options={"clip": (-1, 1)}).options
+    spec = RNNSpec(mode="gru", input_size=3, hidden_size=4)
+    with pytest.raises(ValueError, match=r"^options\['clip'\]: only an LSTM has a cell to clip"):
+        RNNProblem.dense(spec, steps=5, batch=2, options=options)
+
+
 @given(testing.batch_sizes())
 def test_a_packed_problem_knows_steps_batch_and_lengths(sizes):
     problem = RNNProblem.packed(SPEC, np.array(sizes), sum(sizes))

@@ -102,6 +102,20 @@ def test_arrays_of_other_things_are_no_integers(values):
         as_integers("batch_sizes", values)
 
 
+class BoolTensor:
+    """A boolean of PyTorch, which has ``__index__``, in contrast to NumPy's."""
+
+    dtype = "torch.bool"
+
+    def __index__(self):
+        return 1
+
+
+def test_booleans_of_pytorch_are_no_integers():
+    with pytest.raises(TypeError, match=r"^lengths\[1\] must be an integer; got torch\.bool$"):
+        as_integers("lengths", [2, BoolTensor()])
+
+
 def test_an_array_of_two_dimensions_is_no_sequence_of_integers():
     with pytest.raises(TypeError, match=r"^lengths\[0\] must be a host integer; got ndarray"):
         as_integers("lengths", np.ones((2, 2), int))

@@ -15,7 +15,7 @@ from dnnffi.device.interface import Array, Launch, MemoryWithGraphs, Stream
 from dnnffi.execution.cache import OnceCell
 from dnnffi.execution.replay import GraphBudget
 from dnnffi.execution.workspaces import Workspaces
-from dnnffi.spec.checks import check_integer
+from dnnffi.spec.checks import check_range
 
 
 class _Nothing:
@@ -56,13 +56,10 @@ class Resources:
         return array.data.device_id
 
     def check_device(self, device: int | None) -> int:
-        """``device``, or the current one where it is None."""
+        """Return ``device`` as an int, or the current one if it is None."""
         if device is None:
             return self.memory.current_device()
-        count = self.memory.device_count()
-        if not 0 <= check_integer("device", device) < count:
-            raise ValueError(f"device must be from 0 to {count - 1}; got {device}")
-        return device
+        return check_range("device", device, 0, self.memory.device_count() - 1)
 
     @property
     def in_use(self) -> bool:

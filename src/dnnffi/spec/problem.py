@@ -192,9 +192,9 @@ def _check_rest(
     """Check the arguments that both kinds of problems have besides shapes."""
     if not isinstance(spec, RNNSpec):
         raise TypeError(f"spec must be an RNNSpec; got {type(spec).__name__}")
-    if type(options) is not RNNOptions:
-        options = rnn_options(options, spec.mode)
-    return check_flag("training", training), options
+    # Checked options are checked again, because they may be of a network of another mode.
+    checked = DEFAULTS if options is DEFAULTS else rnn_options(options, spec.mode)
+    return check_flag("training", training), checked
 
 
 def _wrong_size(steps: int, batch: int) -> ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sized
+from functools import lru_cache
 from itertools import pairwise
 
 from dnnffi.spec.checks import is_ordered, is_peculiar, shown
@@ -37,6 +38,8 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
     for index, value in enumerate(values):
         if index == MAX_ENTRIES:
             raise too_many
+        if _is_boolean(dtype := getattr(value, "dtype", None)):
+            raise TypeError(f"{name}[{index}] must be an integer; got {dtype}")
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"{name}[{index}] must be an integer; got {type(value).__name__}")
         try:
@@ -46,6 +49,12 @@ def as_integers(name: str, values: object) -> tuple[int, ...]:
                 f"{name}[{index}] must be a host integer; got {type(value).__name__}"
             ) from None
     return tuple(result)
+
+
+@lru_cache(maxsize=64)
+def _is_boolean(dtype: object) -> bool:
+    """Whether a library's dtype is that of booleans. PyTorch's have ``__index__``."""
+    return str(dtype) in ("bool", "torch.bool")
 
 
 def check_lengths(lengths: object, steps: int, batch: int, *, shortest: int = 0) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -90,6 +90,12 @@ def process(monkeypatch, mapped=(), cupy=None):
 def test_the_cuda_of_a_process_is_cupys_or_what_it_loaded(monkeypatch, mapped, cupy, majors):
     process(monkeypatch, mapped, cupy)
     assert library.cuda_majors() == majors
+
+
+def test_the_cuda_of_a_cupy_that_another_thread_is_importing_is_what_is_loaded(monkeypatch):
+    process(monkeypatch, ["libcudart.so.13"])
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    assert library.cuda_majors() == [13]
 
 
 BOTH = ("/a/libcublasLt.so.12", "/b/libcublasLt.so.13.1")

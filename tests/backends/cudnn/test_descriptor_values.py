@@ -392,11 +392,19 @@ def test_limits_that_are_refused(library, clip, nan):
         assert rnn.read_clip() == ClipInfo((-1.0, 2.0), "clip")
 
 
-@pytest.mark.parametrize("clip", [1.0, (1.0,), (0, 1, 2), ("low", "high"), (None, 1.0)])
+@pytest.mark.parametrize(
+    "clip", [1.0, (1.0,), (0, 1, 2), ("low", "high"), (None, 1.0), ("0", "1"), "12", {0: 1, 1: 2}]
+)
 def test_what_is_no_pair_of_limits_is_refused(library, clip):
     rnn = RNNDescriptor(LSTM, library=library)
     with rnn, pytest.raises(TypeError, match=r"^clip must be two numbers"):
         rnn.set_clip(clip)
+
+
+def test_a_limit_beyond_float64_is_refused_by_name(library):
+    rnn = RNNDescriptor(LSTM, library=library)
+    with rnn, pytest.raises(ValueError, match=r"^clip must be a number that float64 holds"):
+        rnn.set_clip((0, 10**400))
 
 
 @pytest.mark.parametrize("nan", ["", "keep", None, True])

@@ -86,9 +86,10 @@ def cuda_majors() -> list[int]:
 
     CuPy knows its own. Without it they are those of the CUDA libraries that are loaded.
     """
-    cupy = sys.modules.get("cupy")
-    if cupy is not None:
-        return [cupy.cuda.runtime.runtimeGetVersion() // 1000]
+    # A module that another thread is importing does not have this yet.
+    cuda = getattr(sys.modules.get("cupy"), "cuda", None)
+    if cuda is not None:
+        return [cuda.runtime.runtimeGetVersion() // 1000]
     return sorted({_major(path) for path in loader.mapped_libraries(_OF_CUDA)})
 
 

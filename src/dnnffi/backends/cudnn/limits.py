@@ -8,6 +8,7 @@ from dnnffi.backends.vendor.limits import (
     DEVICE_LENGTHS,
     OUTPUT_PADDING,
     RESETS,
+    STATE_ELEMENTS,
     Limit,
     Limits,
     mode_limit,
@@ -29,6 +30,7 @@ RNN_LIMITS: Limits[RNNProblem] = (
     mode_limit(MODES),
     RESETS,
     DEVICE_LENGTHS,
+    STATE_ELEMENTS,
     Limit(
         lambda problem: problem.steps > MAX_STEPS,
         f"an RNN takes at most {MAX_STEPS} time steps; got {{asked.steps}}",

@@ -9,6 +9,7 @@ from dnnffi.backends.vendor.limits import (
     DEVICE_LENGTHS,
     OUTPUT_PADDING,
     RESETS,
+    STATE_ELEMENTS,
     Limit,
     Limits,
     mode_limit,
@@ -16,6 +17,7 @@ from dnnffi.backends.vendor.limits import (
 from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.problem import RNNProblem
+from dnnffi.spec.weights import weight_layout
 
 MAX_BIASED_ROWS = 65_535
 """Rows of all steps that biases are added to in one call. The kernel that adds them has a block in
@@ -45,6 +47,11 @@ RNN_LIMITS: Limits[RNNProblem] = (
         "cudnn and reference have it",
     ),
     Limit(
+        lambda problem: weight_layout(problem.spec, "miopen").size > INT32_MAX,
+        f"the weights have at most {INT32_MAX} elements",
+        "cudnn and reference have no such limit",
+    ),
+    Limit(
         lambda problem: problem.options.clip is not None,
         "the cell of an LSTM is not clipped",
         "cudnn and reference do",
@@ -63,6 +70,9 @@ RNN_LIMITS: Limits[RNNProblem] = (
     ),
 )
 """Checked before the library is asked."""
+
+GROUP_LIMITS: Limits[RNNProblem] = (STATE_ELEMENTS,)
+"""Limits of the rows that one executor runs, which may be a group of those of a problem."""
 
 
 def _max_elements(problem: ConvProblem) -> int:

@@ -9,12 +9,13 @@ from dnnffi.backends.miopen._cdef import ffi
 from dnnffi.backends.miopen.calls import Calls, SequenceCalls, StepCalls, aligned
 from dnnffi.backends.miopen.descriptors import RNNDescriptor, RNNInfo, TensorDescriptor
 from dnnffi.backends.miopen.layout import weight_space_size
-from dnnffi.backends.miopen.limits import BIASED_ROWS_MENDED, MAX_BIASED_ROWS
+from dnnffi.backends.miopen.limits import BIASED_ROWS_MENDED, GROUP_LIMITS, MAX_BIASED_ROWS
 from dnnffi.backends.rnn_interface import (
     BackwardDataAddresses,
     BackwardWeightsAddresses,
     ForwardAddresses,
 )
+from dnnffi.backends.vendor.limits import check_limits
 from dnnffi.backends.vendor.rnn_executor import VendorRNNExecutor
 from dnnffi.device.interface import Launch
 from dnnffi.spec.checks import ITEM_SIZES
@@ -53,6 +54,7 @@ class MiopenRNNExecutor(VendorRNNExecutor):
 
     def _make_descriptors(self, launch: Launch) -> None:
         problem, library = self.problem, self.library
+        check_limits(GROUP_LIMITS, problem, library)
         spec = problem.spec
         handle = launch.owner
         dropout = self.generator.descriptor(problem.dropout, handle) if self.generator else None

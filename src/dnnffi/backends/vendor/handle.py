@@ -40,6 +40,18 @@ class Handle(Resource):
         return self.launch
 
 
+class _ThreadHandles(dict[int, Handle]):
+    """The handles of a thread, by device. They are destroyed when the thread ends.
+
+    A handle and its launch refer to each other. With that cycle, the garbage collector would
+    destroy the handle at any later time, and in another thread.
+    """
+
+    def __del__(self) -> None:
+        for handle in self.values():
+            handle.forget_stream()
+
+
 def launch_on(library: VendorLibrary, device: int, stream: Stream) -> Launch:
     """Return a launch on ``stream`` by the thread's handle for ``device``, the current one."""
     try:
@@ -63,7 +75,7 @@ def _create(library: VendorLibrary, device: int) -> Handle:
     made = Handle(library, device)
     _used.add(library)
     # A signal handler in the middle of this may have made the thread's.
-    handles: dict[int, Handle] = vars(library.local).setdefault("handles", {})
+    handles: dict[int, Handle] = vars(library.local).setdefault("handles", _ThreadHandles())
     return handles.setdefault(device, made)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from math import prod
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dnnffi.errors import UnsupportedError
+from dnnffi.spec.checks import INT32_MAX
 from dnnffi.spec.conv_problem import ConvProblem
 from dnnffi.spec.options import check_algorithm
 from dnnffi.spec.problem import RNNProblem
@@ -55,6 +57,13 @@ RESETS: Limit[RNNProblem] = Limit(
     "dnnffi's own kernels on CUDA, backend='reference', the scan of dnnffi.jax and, for inference, "
     "backend='vulkan' have them",
 )
+
+STATE_ELEMENTS: Limit[RNNProblem] = Limit(
+    lambda problem: max(prod(problem.h_shape), prod(problem.c_shape)) > INT32_MAX,
+    f"a state has at most {INT32_MAX} elements; h_0 is {{asked.h_shape}}, c_0 {{asked.c_shape}}",
+    "make the batch smaller",
+)
+"""A limit of the tensor descriptors of both vendors."""
 
 DEVICE_LENGTHS: Limit[RNNProblem] = Limit(
     lambda problem: problem.has_device_lengths,

@@ -155,6 +155,14 @@ def test_new_sizes_compile_nothing_and_ask_the_library_once_for_a_power_of_two(
     assert len(asked) <= most
 
 
+def test_positions_above_the_largest_power_of_two_of_int32_have_algorithms(cublas):
+    few = problem_of(4, 5, False, training=False)
+    with Network(cublas, few, kernel_config(kind_of(few))) as made:
+        made.network.close()  # descriptors that are made for new rows check their number
+        many = RNNProblem.dense(SPEC, steps=2**24, batch=65)
+        assert made.network.bind(many, made.launch).problem is many
+
+
 def test_kernels_for_full_rows_are_not_for_ragged_ones_nor_the_other_way_round(network):
     other = problem_of(5, 4, not network.is_ragged)
     kinds = ("ragged", "full") if network.is_ragged else ("full", "ragged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 from dnnffi.backends.cudnn._cdef import ffi
@@ -18,7 +19,14 @@ from dnnffi.backends.cudnn.library import (
 )
 from dnnffi.backends.vendor.descriptors.checks import data_type
 from dnnffi.backends.vendor.library import name_of
-from dnnffi.spec.checks import check_choice, check_flag, check_range
+from dnnffi.spec.checks import (
+    as_float,
+    brief,
+    check_choice,
+    check_flag,
+    check_range,
+    is_ordered,
+)
 
 _LINEAR_INPUT = ffi.integer_const("CUDNN_LINEAR_INPUT")  # the first layer has an input matrix
 
@@ -190,10 +198,10 @@ def _check(info: RNNInfo) -> RNNInfo:
 
 
 def _limits(clip: tuple[float, float]) -> tuple[float, float]:
-    try:
-        low, high = (float(limit) for limit in clip)
-    except (TypeError, ValueError):
-        raise TypeError(f"clip must be two numbers or None; got {clip!r}") from None
+    limits = tuple(clip) if is_ordered(clip) else ()
+    if len(limits) != 2 or not all(isinstance(limit, Real) for limit in limits):
+        raise TypeError(f"clip must be two numbers or None; got {brief(clip)}")
+    low, high = (as_float("clip", limit) for limit in limits)
     if not low <= high:
-        raise ValueError(f"clip must be (low, high) with low <= high; got {clip!r}")
+        raise ValueError(f"clip must be (low, high) with low <= high; got {brief(clip)}")
     return low, high

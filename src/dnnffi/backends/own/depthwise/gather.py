@@ -31,6 +31,7 @@ _MAX_SPAN = 14  # from the first tap to the last: what lies between is in regist
 _MAX_STRIDE = 4
 _MAX_TILE = 8  # outputs of a thread in a dimension; for backward data, times the stride
 _MAX_PLANES = 256  # of a block; a power of two
+_MAX_BANDS = 2**16 - 1  # blocks of a grid in the second dimension
 _MAX_ELEMENTS = 2**30  # of an image; also positions and planes of a batch: counted by ints
 
 
@@ -139,8 +140,8 @@ def tiles(problem: ConvProblem) -> tuple[Tile, ...]:
 def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
     """Return a tile for a problem that `has_kernel`, given the one of another size of its layer.
 
-    It is ``tile``, or the nearest of `tiles` if there is too little shared memory for ``tile``.
-    None if ``tile`` cannot be one of the layer.
+    It is ``tile``, or the nearest of `tiles` if ``tile`` needs too much shared memory or too many
+    bands of rows. None if ``tile`` cannot be one of the layer.
     """
     axes = axes_of(problem)
     most = tuple(_MAX_TILE if axis.forward else _MAX_TILE * axis.stride for axis in axes)
@@ -158,7 +159,7 @@ def tile_for(problem: ConvProblem, tile: Tile) -> Tile | None:
     # A block of one plane takes bands of its rows; several planes are taken whole.
     one_plane = problem.channels_last or tile.many == 1
     limit = SHARED_BYTES if one_plane else ENOUGH_BYTES
-    if tile in offered or _made(problem, tile).shared_bytes <= limit:
+    if tile in offered or _can_launch(_made(problem, tile), limit):
         return tile
     return min(offered, key=lambda one: [abs(a - b) for a, b in zip(one, tile, strict=True)])
 
@@ -182,4 +183,9 @@ def has_kernel(problem: ConvProblem) -> bool:
         batch, channels, *sizes = shape
         if max(channels * prod(sizes), batch * max(channels, prod(sizes))) > _MAX_ELEMENTS:
             return False
-    return all(_made(problem, tile).shared_bytes <= SHARED_BYTES for tile in tiles(problem))
+    return all(_can_launch(_made(problem, tile), SHARED_BYTES) for tile in tiles(problem))
+
+
+def _can_launch(made: Planes | Pixels, max_shared_bytes: int) -> bool:
+    """Return whether a kernel's blocks have the shared memory, and its grid the bands."""
+    return made.shared_bytes <= max_shared_bytes and made.grid[1] <= _MAX_BANDS

@@ -35,7 +35,7 @@ from dnnffi.backends.own.recurrent.small_products import NetworkProducts, can_be
 from dnnffi.backends.own.source import KernelSource
 from dnnffi.device.interface import Launch, MemoryWithGraphs
 from dnnffi.execution.cache import keep_newest
-from dnnffi.spec.checks import ITEM_SIZES
+from dnnffi.spec.checks import INT32_MAX, ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 from dnnffi.spec.weights import weight_layout
 
@@ -176,7 +176,7 @@ class OwnNetwork:
         bounds = Bounds.above(layout, copies)
         found = self._buffers.get(bounds)
         if found is None:
-            max_positions = 1 << (layout.positions - 1).bit_length()
+            max_positions = min(1 << (layout.positions - 1).bit_length(), INT32_MAX)
             small = self.small_products
             is_small = small is not None and small.are_small(bounds.max_positions)
             made = BufferLayout(self, bounds, max_positions, is_small=is_small)
