@@ -53,6 +53,49 @@ def test_files_of_the_source_that_contributing_names_are_there():
         assert (ROOT / "src" / "dnnffi" / path).exists(), path
 
 
+def packages_in_contributing():
+    """Return the names in each row of the table of packages, from its first row to its last."""
+    section = read("CONTRIBUTING.md").partition("## The packages")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    return [re.findall(r"`([\w/]+?)(?:/|\.py)?`", cell) for cell in cells]
+
+
+def test_contributing_names_each_package_and_module():
+    named = set(re.findall(r"`(\w+)(?:/|\.py)`", read("CONTRIBUTING.md")))
+    named |= {name.partition("/")[0] for row in packages_in_contributing() for name in row}
+    package = ROOT / "src" / "dnnffi"
+    modules = {path.stem for path in package.glob("*.py")}
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert named >= (modules | packages) - {"__init__", "__main__"}
+
+
+@pytest.mark.parametrize(("contract", "prefix"), [(0, ""), (1, "backends/")])
+def test_contributing_lists_packages_above_those_that_they_import(contract, prefix):
+    linter = tomllib.loads(read("pyproject.toml"))["tool"]["importlinter"]
+    layers = [
+        re.findall(r"(?:dnnffi\.)?(\w+)", layer)
+        for layer in linter["contracts"][contract]["layers"]
+    ]
+    listed = [
+        name.removeprefix(prefix).partition("/")[0]
+        for row in packages_in_contributing()
+        for name in row
+        if name.startswith(prefix)
+    ]
+    ranks = [rank for name in listed for rank, layer in enumerate(layers) if name in layer]
+    assert ranks == sorted(ranks)
+
+
+def test_the_table_of_the_own_kernels_names_each_of_their_files():
+    table = read("docs/own_engine.md").partition("| file | contents |")[2].partition("\n\n")[0]
+    patterns = [name for row in table.splitlines() for name in re.findall(r"`([\w*.]+)`", row)]
+    folder = ROOT / "src" / "dnnffi" / "backends" / "own" / "recurrent"
+    named = {
+        path for name in patterns for path in [*folder.glob(name), *folder.glob(f"cuda/{name}")]
+    }
+    assert named >= {*folder.glob("*.py"), *folder.glob("cuda/*")} - {folder / "__init__.py"}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([\w./-]+)\)", read(page)):

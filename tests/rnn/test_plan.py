@@ -529,7 +529,7 @@ def test_lengths_belong_to_the_plan_or_to_each_call():
             plan.forward(x, None, weights)
         with pytest.raises(ValueError, match=r"^lengths must have one entry .* shape \(3,\)$"):
             plan.forward(x, None, weights, lengths=lengths[:3])
-        with pytest.raises(TypeError, match=r"^lengths must be an int32 array .* got list$"):
+        with pytest.raises(TypeError, match=r"^lengths must be an array of integers .* got list$"):
             plan.forward(x, None, weights, lengths=[6, 0, 2, 1])
     with (
         RNNPlan(spec, batch=4, steps=6, backend="reference") as plan,

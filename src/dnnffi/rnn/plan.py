@@ -480,7 +480,8 @@ class RNNPlan:
         problem = self._problem
         if isinstance(lengths, list | tuple):
             raise TypeError(
-                f"lengths must be an int32 array on the device of x; got {type(lengths).__name__}"
+                f"lengths must be an array of integers on the device of x; "
+                f"got {type(lengths).__name__}"
             )
         if (lengths is not None) != problem.has_device_lengths:
             raise TypeError(

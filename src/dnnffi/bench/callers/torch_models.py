@@ -174,21 +174,9 @@ CREATORS = (
     ),
     Creator(TORCH_LIST, "torch", from_list, places=PLACES, tunes=True),
     Creator(TORCH_FLAT, "torch", flat, places=PLACES, tunes=True),
-    *(
-        (
-            Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),
-            Creator(
-                TORCH_ONE_THREAD,
-                "torch",
-                partial(in_one_thread, module),
-                places=PLACES,
-                tunes=True,
-            ),
-            Creator(TORCH_GRAPH, "torch", module_in_a_graph, places=PLACES[1:], captures=True),
-        )
-        if hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
-        else ()
-    ),
+    Creator(TORCH_MODULE, "torch", module, places=PLACES, tunes=True),
+    Creator(TORCH_ONE_THREAD, "torch", partial(in_one_thread, module), places=PLACES, tunes=True),
+    Creator(TORCH_GRAPH, "torch", module_in_a_graph, places=PLACES[1:], captures=True),
     Creator(TORCH, "torch", eager, places=PLACES),
     Creator(NN_GRAPH, "torch", captured, places=PLACES[1:], captures=True),
     Creator(EMPTY_AUTOGRAD, "torch", empty, places=PLACES),

@@ -150,27 +150,19 @@ def functions(
     return stream_model(load, forward, weights, training, reset_rate)
 
 
-_HAS_MODULES = hasattr(dnnffi.torch, "LSTM")  # older versions have functions only
 _RAGGED = Limits(lengths="needs")
-_MODULES = (
-    (MODULE_PADDED, padded, None),
-    (MODULE_PACKED, packed, _RAGGED),
-)
 
 CREATORS = (
     Creator(PADDED, "torch", padded, places=PLACES),
     Creator(PACKED, "torch", packed, _RAGGED, places=PLACES),
     Creator(TORCH_FUNCTIONS, "torch", functions, places=PLACES, tunes=True),
-    *(
-        Creator(
-            name,
-            "torch",
-            partial(create, package=dnnffi.torch),
-            limits,
-            places=PLACES,
-            tunes=True,
-        )
-        for name, create, limits in (_MODULES if _HAS_MODULES else ())
+    Creator(
+        MODULE_PADDED, "torch", partial(padded, package=dnnffi.torch), places=PLACES, tunes=True
+    ),
+    Creator(
+        *(MODULE_PACKED, "torch", partial(packed, package=dnnffi.torch), _RAGGED),
+        places=PLACES,
+        tunes=True,
     ),
 )
 
