@@ -27,22 +27,11 @@ VERIFICATION = ROOT / "docs" / "verification"
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
 MESSAGES = "the words of errors, and kernels for what the figures do not run, changed after the run"
-KERNELS = (
-    "the kernels were divided into ways to multiply and to exchange after the run; needs a GPU"
-)
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
 FLAGS = (
     "since the run kernels of rows of unequal length and of resets load what a step needs in "
     "another way; needs a GPU"
-)
-MEASURED = (
-    "since the run clusters that a device cannot hold, or not all at once, are refused in three "
-    "more cases, and a network is measured at its fourth call and in less time; needs a GPU"
-)
-MENDED = (
-    "since the run kernels with dropout are chosen otherwise, the memory of allocators is checked, "
-    "no route changes in a capture, and the tuner is divided; needs a GPU"
 )
 STALE = {
     "bench_cnn.json": NOVEMBER_22,
@@ -54,18 +43,11 @@ STALE = {
     "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
-    "call_overhead.json": MENDED,
-    "callers.json": MENDED,
-    "device_lengths.json": MENDED,
     "first_call.json": ONE_STEP,
-    "gpu.json": MEASURED,
     "memcheck.json": ONE_STEP,
     "own_steps.json": FLAGS,
     "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
-    "stream.json": MENDED,
-    "stream_conv.json": KERNELS,
-    "stream_resets.json": MEASURED,
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
