@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from stress.bounds import in_child
@@ -64,28 +64,9 @@ def test_a_collector_that_was_off_stays_off():
     assert not gc.isenabled()
 
 
-def test_the_last_of_several_threads_turns_it_on():
-    begun, ended = threading.Event(), threading.Event()
-
-    def capture():
-        with uncollected():
-            begun.set()
-            ended.wait(60)
-
-    thread = threading.Thread(target=capture)
-    with uncollected():
-        thread.start()
-        begun.wait(60)
-    assert not gc.isenabled()
-    ended.set()
-    thread.join(60)
-    assert gc.isenabled()
-
-
-def test_a_child_that_was_forked_while_a_thread_captures_collects_garbage():
-    def work():
-        assert gc.isenabled()
-
+@contextmanager
+def capturing_thread():
+    """Let another thread capture until the block ends."""
     begun, ended = threading.Event(), threading.Event()
 
     def capture():
@@ -97,10 +78,26 @@ def test_a_child_that_was_forked_while_a_thread_captures_collects_garbage():
     thread.start()
     begun.wait(60)
     try:
-        in_child(work)
+        yield
     finally:
         ended.set()
         thread.join(60)
+
+
+def test_the_last_of_several_threads_turns_it_on():
+    with ExitStack() as other:
+        with uncollected():
+            other.enter_context(capturing_thread())
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_child_that_was_forked_while_a_thread_captures_collects_garbage():
+    def work():
+        assert gc.isenabled()
+
+    with capturing_thread():
+        in_child(work)
 
 
 def test_a_child_leaves_the_capture_in_which_its_thread_forked():

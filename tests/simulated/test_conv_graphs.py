@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 import threading
 import weakref
 
@@ -12,6 +10,7 @@ import conformance_conv
 import numpy as np
 import pytest
 from conformance import deviation
+from stress.bounds import check_refused_in_child
 
 import dnnffi
 from dnnffi import testing
@@ -456,25 +455,7 @@ def test_a_forked_child_is_told_so(simulator, what):
         for _ in range(CAPTURED_AT):
             calls[what]()
         assert captures(simulator) == 1
-        fork = multiprocessing.get_context("fork")
-        results = fork.Queue()
-
-        def child():
-            try:
-                calls[what]()
-            except dnnffi.DnnffiError as error:
-                results.put(str(error))
-            else:
-                results.put("no error")
-            results.close()
-            results.join_thread()
-            os._exit(0)
-
-        process = fork.Process(target=child)
-        process.start()
-        said = results.get(timeout=60)
-        process.join()
-    assert "forked after dnnffi had used the GPU" in said
+        check_refused_in_child(calls[what])
 
 
 # A held plan

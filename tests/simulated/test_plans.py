@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import multiprocessing
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ import conformance
 import numpy as np
 import pytest
 from conformance import Case, problem_of
+from stress.bounds import check_refused_in_child
 
 import dnnffi
 from dnnffi import testing
@@ -24,7 +24,6 @@ from dnnffi.dropout import DropoutState
 from dnnffi.errors import (
     ContextError,
     CudnnError,
-    DnnffiError,
     PerformanceWarning,
     UnsupportedError,
 )
@@ -669,24 +668,7 @@ def test_a_forked_child_is_told_so(simulator):
     weights = weights_of(simulator)
     x = random(simulator, SPEC.x_shape(STEPS, BATCH), 1)
     lstm(x, None, weights)
-
-    def child(results):
-        try:
-            lstm(x, None, weights)
-        except DnnffiError as error:
-            results.put(str(error))
-        else:
-            results.put("no error")
-        results.close()
-        results.join_thread()
-        os._exit(0)
-
-    fork = multiprocessing.get_context("fork")
-    results = fork.Queue()
-    process = fork.Process(target=child, args=(results,))
-    process.start()
-    assert "forked after dnnffi had used the GPU" in results.get(timeout=60)
-    process.join()
+    check_refused_in_child(lambda: lstm(x, None, weights))
 
 
 # Plans that a user holds
@@ -1587,24 +1569,7 @@ def test_a_forked_child_is_told_so_whatever_it_does(simulator, what, tune):
             ),
             "autotune": plan.autotune,
         }[what]
-        results = multiprocessing.get_context("fork").Queue()
-
-        def child():
-            try:
-                does()
-            except DnnffiError as error:
-                results.put(str(error))
-            else:
-                results.put("no error")
-            results.close()
-            results.join_thread()
-            os._exit(0)
-
-        process = multiprocessing.get_context("fork").Process(target=child)
-        process.start()
-        said = results.get(timeout=60)
-        process.join()
-    assert "forked after dnnffi had used the GPU" in said
+        check_refused_in_child(does)
 
 
 def test_new_sizes_do_not_compile_what_a_size_of_their_class_has_chosen(simulator):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 from functools import partial
 
 import numpy as np
@@ -13,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kept_state import BATCH, SPECS, Call, Model, schedules, weights_of
 from stress import user_arrays
+from stress.bounds import check_refused_in_child
 from stress.user_arrays import UserArray
 
 import dnnffi
 from dnnffi import RNNStream
 from dnnffi.backends import registry
-from dnnffi.errors import DnnffiError, UnsupportedError
+from dnnffi.errors import UnsupportedError
 from dnnffi.rnn.network import CALLS_BEFORE_TUNING
 from dnnffi.rnn.stream_states import _BufferPair
 
@@ -209,25 +208,7 @@ def test_an_interrupt_at_the_end_of_a_call_leaves_one_state(simulator, monkeypat
 @pytest.mark.parametrize("name", ["reset", "state"])
 def test_a_forked_child_is_told_so(simulator, name):
     stream, _ = stream_on(simulator)
-    processes = multiprocessing.get_context("fork")
-    results = processes.Queue()
-
-    def child():
-        try:
-            _ = stream.state if name == "state" else stream.reset()
-        except DnnffiError as error:
-            results.put(str(error))
-        else:
-            results.put("no error")
-        results.close()
-        results.join_thread()
-        os._exit(0)
-
-    process = processes.Process(target=child)
-    process.start()
-    said = results.get(timeout=60)
-    process.join()
-    assert "forked after dnnffi had used the GPU" in said
+    check_refused_in_child((lambda: stream.state) if name == "state" else stream.reset)
 
 
 def test_a_closed_stream_has_nothing_on_the_device(simulator):

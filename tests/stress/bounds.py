@@ -9,6 +9,10 @@ import traceback
 import warnings
 from contextlib import contextmanager
 
+import pytest
+
+from dnnffi.errors import DnnffiError
+
 EFFORT = int(os.environ.get("DNNFFI_STRESS", "1"))
 """Factor of the number of points and seeds of an ordinary run; 0 for all of them."""
 
@@ -54,6 +58,16 @@ def in_child(work, seconds=_CHILD_SECONDS):
     hung = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
     assert not hung, "the child hangs"
     assert os.waitstatus_to_exitcode(status) == 0, "the child failed; its error is on stderr"
+
+
+def check_refused_in_child(call):
+    """Check that a forked child of a process that has used the GPU is told so by ``call()``."""
+
+    def work():
+        with pytest.raises(DnnffiError, match="forked after dnnffi had used the GPU"):
+            call()
+
+    in_child(work)
 
 
 def _run_and_exit(work, seconds):
