@@ -34,19 +34,14 @@ FLAGS = (
     "another way; needs a GPU"
 )
 STALE = {
-    "bench_cnn.json": NOVEMBER_22,
     "bench_conv.json": NOVEMBER_22,
     "bench_depthwise.json": "no commit has the source that it was measured on; needs a GPU",
     "bench_jax.json": JAX,
     "bench_jax_conv.json": NOVEMBER_23,
-    "bench_own.json": ONE_STEP,
-    "bench_rnn.json": ONE_STEP,
     "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "first_call.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
-    "own_steps.json": FLAGS,
-    "own_stress.json": ONE_STEP,
     "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
     "voice_activity.json": f"{MESSAGES}; needs silero-vad",
     "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
