@@ -26,25 +26,18 @@ VERIFICATION = ROOT / "docs" / "verification"
 # tool that writes it as soon as there is a device, and remove its line.
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 JAX = "the single-step kernel's launches, and for a handler's cost the JAX code; needs a GPU"
-MESSAGES = "the words of errors, and kernels for what the figures do not run, changed after the run"
 NOVEMBER_22 = "measured on 2026-11-22; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
-FLAGS = (
-    "since the run kernels of rows of unequal length and of resets load what a step needs in "
-    "another way; needs a GPU"
-)
 STALE = {
     "bench_conv.json": NOVEMBER_22,
     "bench_depthwise.json": "no commit has the source that it was measured on; needs a GPU",
     "bench_jax.json": JAX,
     "bench_jax_conv.json": NOVEMBER_23,
-    "bench_vulkan.json": "measured on 2026-11-23; needs a machine that does nothing else",
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "first_call.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
-    "reference_cpu.txt": "has no hashes; needs PyTorch and a machine that does nothing else",
-    "voice_activity.json": f"{MESSAGES}; needs silero-vad",
-    "voice_activity_gpu.json": f"{MESSAGES}; needs silero-vad and a GPU",
+    "voice_activity_gpu.json": "the words of errors, and kernels for what the figures do not run, "
+    "changed after the run; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
 }
 
