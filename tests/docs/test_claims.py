@@ -209,3 +209,38 @@ def test_the_numbers_of_convolutions_that_are_searched_are_those_of_the_networks
     counts = [len(searched(arch)) for arch in ("resnet18", "resnet50")]
     words = f"of which ResNet-18 has {counts[0]} and ResNet-50 {counts[1]}"
     assert words in text_of("docs/benchmarks.md")
+
+
+def test_the_images_that_the_host_limits_are_those_of_the_record():
+    words = "In `float16`, and in training ResNet-50 in `float32`, the functions are limited by"
+    assert words in text_of("docs/benchmarks.md")
+    times = {
+        (r["shape"], r["phase"], r["model"]): r["ms"] for r in record("bench_cnn.json")["rows"]
+    }
+    for shape, phase, model in times:
+        if model == "dnnffi":
+            is_limited = times[shape, phase, model] > 1.25 * times[shape, phase, "dnnffi captured"]
+            is_large = shape.startswith("resnet50") and phase == "training"
+            assert is_limited == (" f16 " in shape or is_large)
+
+
+def test_the_products_of_the_largest_lstms_take_longer_than_pytorch():
+    words = "In the two largest of these LSTMs the products alone take longer than all that PyTorch"
+    assert words in text_of("docs/benchmarks.md")
+    path = ROOT / "docs" / "verification" / "reference_cpu.txt"
+    rows = path.read_text(encoding="utf-8").splitlines()
+    largest = [row.split()[5:] for row in rows if row.startswith("lstm float32")][-2:]
+    assert len(largest) == 2
+    for columns in largest:
+        for torch, _, _, products in (columns[:4], columns[4:]):
+            assert float(products) > float(torch)
+
+
+def test_lavapipe_is_slower_than_the_reference_with_every_network():
+    words = "On lavapipe, on two cores, a network is slower than the reference"
+    assert words in text_of("docs/vulkan.md")
+    found = record("bench_vulkan.json")
+    assert "llvmpipe" in found["machine"]["adapter"]
+    assert found["machine"]["processor"].endswith(" x 2")
+    for row in found["rows"]:
+        assert row["median_ms"]["auto"] > row["median_ms"]["reference"]
