@@ -17,7 +17,14 @@ from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.rnn import RNNSpec
 
 THREADS = 256
-"""Threads of a block, each with a unit."""
+"""Threads of a block."""
+
+SHARED_BYTES = 4 * THREADS
+"""Shared memory of a block: a sum of each thread."""
+
+_MAX_SHARES = THREADS // 32
+_PARTS_OF_SHARE = 4
+"""Least parts of a warp: fewer take no time."""
 
 
 class BiasSums(NamedTuple):
@@ -26,20 +33,26 @@ class BiasSums(NamedTuple):
     first : those of the first layer
     layer_stride : from a layer's to the next one's, the same for all layers; 0 with one layer
     parts : sums of each direction of a layer
+    shares : warps of a block that share the parts of a unit
     """
 
     first: int
     layer_stride: int
     parts: int
+    shares: int
 
     @classmethod
     def of(cls, offsets: Sequence[int], parts: int) -> BiasSums:
         """Return the sums of layers, which begin at ``offsets``."""
-        return cls(offsets[0], offsets[1] - offsets[0] if len(offsets) > 1 else 0, parts)
+        layer_stride = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+        shares = 1
+        while shares < _MAX_SHARES and parts >= 2 * shares * _PARTS_OF_SHARE:
+            shares *= 2
+        return cls(offsets[0], layer_stride, parts, shares)
 
 
 class BiasGradients:
-    """The kernel of a network with its constants; ``blocks`` of it are a launch.
+    """The kernel of a network with its constants.
 
     Sums are [directions * parts, columns, padded] of float32 for each layer; a GRU has 4 columns.
     """
@@ -56,7 +69,7 @@ class BiasGradients:
         self._kernel = memory.kernel(*bias_kernel(spec.dtype))
         size, layers, directions = ITEM_SIZES[spec.dtype], len(weights), spec.num_directions
         self._first = first = weights[0]
-        self.blocks = layers * directions * columns * -(-spec.hidden_size // THREADS)
+        self._columns = layers * directions * columns
         self._constants = BiasGradientsParams(
             sums=0,
             d_input=0,
@@ -64,6 +77,7 @@ class BiasGradients:
             layers=layers,
             directions=directions,
             parts=0,
+            shares=0,
             columns=columns,
             gates=gates,
             hidden=spec.hidden_size,
@@ -74,6 +88,10 @@ class BiasGradients:
             accumulate=0,
         )
 
+    def blocks(self, sums: BiasSums) -> int:
+        """Return the blocks of a launch."""
+        return self._columns * -(-self._constants.hidden * sums.shares // THREADS)
+
     def struct(self, sums: BiasSums, reserve: int, dweights: int, accumulate: bool) -> bytes:
         """Return the parameters of a launch."""
         params = self._constants._replace(
@@ -81,6 +99,7 @@ class BiasGradients:
             d_input=dweights + self._first.b_ih,
             d_recurrent=dweights + self._first.b_hh,
             parts=sums.parts,
+            shares=sums.shares,
             layer_sums=sums.layer_stride // 4,
             accumulate=accumulate,
         )
@@ -90,5 +109,6 @@ class BiasGradients:
         self, launch: Launch, sums: BiasSums, reserve: int, dweights: int, accumulate: bool
     ) -> None:
         """Fill the gradients of the biases in ``dweights``, or add to them."""
+        sizes = (self.blocks(sums),), (THREADS,)
         struct = self.struct(sums, reserve, dweights, accumulate)
-        self._kernel((self.blocks,), (THREADS,), (struct,), stream=launch.stream)
+        self._kernel(*sizes, (struct,), stream=launch.stream, shared_mem=SHARED_BYTES)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnnffi.backends.own.recurrent.bias_gradients import THREADS
+from dnnffi.backends.own.recurrent.bias_gradients import SHARED_BYTES, THREADS
 from dnnffi.backends.own.recurrent.dropout import checked_generator
 from dnnffi.backends.own.recurrent.packing import Cleared
 from dnnffi.backends.own.recurrent.params import BackwardParams, ForwardParams
@@ -428,8 +428,10 @@ class OwnRNNExecutor(AddressExecutor):
         copy_blocks, copy = packing.padded_copy(*where)
         of_weights = weights.reserve, weights.dweights, accumulate
         biases = gradients.struct(buffers.bias_sums, *of_weights)
-        blocks = gradients.blocks + copy_blocks
-        kernel((blocks,), (THREADS,), (biases + copy,), stream=launch.stream)
+        blocks = gradients.blocks(buffers.bias_sums) + copy_blocks
+        kernel(
+            (blocks,), (THREADS,), (biases + copy,), stream=launch.stream, shared_mem=SHARED_BYTES
+        )
 
     def _clear(self, launch: Launch, cleared: Cleared) -> None:
         """Clear what groups exchange."""

@@ -154,6 +154,7 @@ class BiasGradientsParams(NamedTuple):
     layers: int
     directions: int
     parts: int
+    shares: int
     columns: int
     gates: int
     hidden: int

@@ -7,7 +7,8 @@ namespace dnnffi {
 /* Grid: `blocks()`. */
 extern "C" __global__ void bias_gradients(const __grid_constant__ BiasGradientsParams biases)
 {
-    biases.add_up(blockIdx.x);
+    extern __shared__ __align__(16) unsigned char memory[];
+    biases.add_up(blockIdx.x, (float *)memory);
 }
 
 } // namespace dnnffi

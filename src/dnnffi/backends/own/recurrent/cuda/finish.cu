@@ -15,9 +15,10 @@ struct BackwardEnd
 /* Grid: the blocks of the biases, then those of dx, a warp for one row of one step, or fewer. */
 extern "C" __global__ void finish_backward(const __grid_constant__ BackwardEnd end)
 {
+    extern __shared__ __align__(16) unsigned char memory[];
     const u32 bias_blocks = end.biases.blocks();
     if (blockIdx.x < bias_blocks) {
-        end.biases.add_up(blockIdx.x);
+        end.biases.add_up(blockIdx.x, (float *)memory);
         return;
     }
     const PaddedCopy &dx = end.dx;
