@@ -8,7 +8,7 @@ import conformance
 import numpy as np
 import pytest
 from backends.own.recurrent.emulated_network import Network, kernel_config, kind_of
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dnnffi.backends.own.recurrent.config import DTYPES, Kind
@@ -26,13 +26,13 @@ def kernel():
     return EmulatedKernel(*narrow_kernel(), cooperative=False)
 
 
-def narrowed(kernel, matrices, padded, alone=False):
+def narrowed(kernel, matrices, padded, alone=False, gap=3):
     """Return the rows of matrices [D, rows, columns] in float16, and the divisors of the rows.
 
-    The matrices are not adjacent in memory. With ``alone``, only the divisors are computed.
+    Between two matrices lie ``gap`` numbers. With ``alone``, only the divisors are computed.
     """
     directions, rows, columns = matrices.shape
-    held = np.full((directions, rows * columns + 3), np.nan, "f4")
+    held = np.full((directions, rows * columns + gap), np.nan, "f4")
     held[:, : rows * columns] = matrices.reshape(directions, -1)
     narrow = np.full((directions, rows, padded), 7, "f2")
     scales = np.full((directions, rows), np.nan, "f4")
@@ -53,18 +53,21 @@ def powers(values):
     st.integers(1, 70),
     st.integers(-60, 100),
     st.integers(0, 30),
+    st.sampled_from([3, 4]),
     st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=60)
+@example(2, 3, 70 * 4, 0, 30, 4, 1)  # rows whose elements can be read four at a time
+@example(1, 2, 12, 0, 30, 4, 2)
 def test_a_row_is_rounded_as_in_tf32_and_divided_by_a_power_of_two(
-    kernel, directions, rows, columns, exponent, spread, seed
+    kernel, directions, rows, columns, exponent, spread, gap, seed
 ):
     rng = np.random.default_rng(seed)
     shape = directions, rows, columns
     exponents = exponent - rng.integers(0, spread + 1, shape)
     matrices = (rng.uniform(-1, 1, shape) * 2.0**exponents).astype("f4")
     padded = -(-columns // 8) * 8
-    narrow, scales = narrowed(kernel, matrices, padded)
+    narrow, scales = narrowed(kernel, matrices, padded, gap=gap)
     assert powers(scales).all()
     found = narrow[..., :columns].astype("f8") * scales[..., None]
     largest = np.abs(matrices).max(axis=-1, keepdims=True)

@@ -30,6 +30,63 @@ struct NarrowParams
     long long stride;
 };
 
+/* `N` elements of a row, 1 or 4, that a lane reads and writes at once. */
+template <int N> struct Elements
+{
+    float of[N];
+
+    DEVICE void read(const Element *from)
+    {
+        if constexpr (N == 4) {
+            const float4 all = *(const float4 *)from;
+            of[0] = all.x, of[1] = all.y, of[2] = all.z, of[3] = all.w;
+        } else of[0] = *from;
+    }
+
+    DEVICE void write(Factor *to, float factor) const
+    {
+        if constexpr (N == 4) {
+            const unsigned long long high = two_of_float16(of[2] * factor, of[3] * factor);
+            *(unsigned long long *)to = high << 32 | two_of_float16(of[0] * factor, of[1] * factor);
+        } else *to = (Factor)two_of_float16(of[0] * factor, 0);
+    }
+};
+
+/* The bits of the largest finite number of a row, without its sign: that of a lane's elements. */
+template <int N> DEVICE u32 largest_of(const Element *from, long long hidden, int lane)
+{
+    u32 largest = 0;
+#pragma unroll 8
+    for (long long column = N * lane; column < hidden; column += 32 * N) {
+        Elements<N> elements;
+        elements.read(from + column);
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            const u32 size = float_to_bits(elements.of[e]) & 0x7fffffffu;
+            if (size > largest && size < 0x7f800000u) largest = size;
+        }
+    }
+    return largest;
+}
+
+/* Writes a lane's elements of a row, multiplied by a factor. Several are read before the first is written: a
+   compiler may not move a read over a write. */
+template <int N>
+DEVICE void convert(Factor *to, const Element *from, float factor, long long hidden, long long padded,
+                    int lane)
+{
+    constexpr int AT_ONCE = 4;
+    for (long long first = N * lane; first < padded; first += AT_ONCE * 32 * N) {
+        Elements<N> elements[AT_ONCE] = {};
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * 32 * N < hidden) elements[i].read(from + first + i * 32 * N);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * 32 * N < padded) elements[i].write(to + first + i * 32 * N, factor);
+    }
+}
+
 /* A warp converts a row of a direction. */
 extern "C" __global__ void narrow_rows(const __grid_constant__ NarrowParams params)
 {
@@ -38,12 +95,10 @@ extern "C" __global__ void narrow_rows(const __grid_constant__ NarrowParams para
     if (row >= params.rows * params.directions) return;
     const Element *from =
         params.matrices + row / params.rows * params.stride + row % params.rows * params.hidden;
-    u32 largest = 0;
-#pragma unroll 8
-    for (long long column = lane; column < params.hidden; column += 32) {
-        const u32 size = float_to_bits(from[column]) & 0x7fffffffu;
-        if (size > largest && size < 0x7f800000u) largest = size;
-    }
+    const bool by_four =
+        params.hidden % 4 == 0 && params.stride % 4 == 0 && (unsigned long long)params.matrices % 16 == 0;
+    u32 largest =
+        by_four ? largest_of<4>(from, params.hidden, lane) : largest_of<1>(from, params.hidden, lane);
     for (int distance = 1; distance < 32; distance *= 2) {
         const u32 other = other_lane(largest, distance);
         if (other > largest) largest = other;
@@ -54,9 +109,8 @@ extern "C" __global__ void narrow_rows(const __grid_constant__ NarrowParams para
     if (!params.narrow) return;
     const float factor = bits_to_float((u32)(127 + up) << 23);
     Factor *to = params.narrow + row * params.padded;
-#pragma unroll 8
-    for (long long column = lane; column < params.padded; column += 32)
-        to[column] = column < params.hidden ? (Factor)two_of_float16(from[column] * factor, 0) : 0;
+    if (by_four) convert<4>(to, from, factor, params.hidden, params.padded, lane);
+    else convert<1>(to, from, factor, params.hidden, params.padded, lane);
 }
 
 } // namespace dnnffi
