@@ -23,8 +23,8 @@ SAVED = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 WORD_BYTES = 16
 _RESET_FLAGS = 512
-"""Flags of resets that a block has in shared memory, one byte each: of a group's rows in as many
-steps as there is room for."""
+"""Flags of resets of a window, one byte each: of a group's rows in as many steps as there is room
+for. A block has those of one window in shared memory, or of two."""
 
 _ARRIVAL_BYTES = 16
 MAX_WARPS = 16
@@ -285,7 +285,7 @@ class KernelConfig(NamedTuple):
         kind = self.kind
         if kind.backward:
             return 2 if kind.plain else kind.saved + 2
-        return kind.gates + 1 + (kind.training and not kind.plain) + kind.resets
+        return kind.gates + 1 + (kind.training and not kind.plain)
 
     @property
     def shared_bytes(self) -> int:
@@ -332,10 +332,15 @@ class KernelConfig(NamedTuple):
         """The places of all that shared memory contains before the weights."""
         kind, columns = self.kind, self.rows // 8
         ring_bytes = self.ring * self.subtiles * self.ring_words * WORD_BYTES
-        flags_bytes = kind.resets * _RESET_FLAGS
+        resets_bytes = 0
+        if kind.resets:
+            has_states = not kind.backward and not self.parts
+            state_bytes = self.units * self.rows * ITEM_SIZES[kind.dtype]
+            windows = 2 if kind.training and not kind.backward else 1
+            resets_bytes = windows * _RESET_FLAGS + has_states * state_bytes
         if self.parts:
             staged_bytes = 2 * self.rows * kind.unit_values * kind.padded * 4
-            weights_at = ring_bytes + staged_bytes + self.cluster * _ARRIVAL_BYTES + flags_bytes
+            weights_at = ring_bytes + staged_bytes + self.cluster * _ARRIVAL_BYTES + resets_bytes
             return SharedLayout(0, 0, ring_bytes, staged_bytes, weights_at)
         partial_floats = self.k_warps * 2 * self.tiles * columns * 64
         if self.scatter:
@@ -345,12 +350,12 @@ class KernelConfig(NamedTuple):
         if self.chunks > 1:  # partial sums take the place of what is staged
             staged_bytes = 2 * self.chunk_words * self.rows * WORD_BYTES
             ring_at = max(ring_at, staged_bytes)
-            weights_at = max(ring_at + ring_bytes, self._passage_bytes) + flags_bytes
+            weights_at = max(ring_at + ring_bytes, self._passage_bytes) + resets_bytes
             return SharedLayout(partial_floats, ring_at, 0, staged_bytes, weights_at)
         arrival_bytes = min(2, kind.layers) * _ARRIVAL_BYTES if self.cluster else 0
         staged_bytes *= self.staged * (1 + self.cluster)
         staged_at = max(ring_at + ring_bytes, self._passage_bytes)
-        weights_at = staged_at + staged_bytes + arrival_bytes + flags_bytes
+        weights_at = staged_at + staged_bytes + arrival_bytes + resets_bytes
         return SharedLayout(partial_floats, ring_at, staged_at, staged_bytes, weights_at)
 
     @property

@@ -28,6 +28,7 @@ struct BackwardArrays
     const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
     int directions;
     bool padded; /* y, which a PLAIN cell reads, and dy: the caller's, of the network's last layer */
+    static constexpr bool REPLACES_SECOND = false;
 
     DEVICE BackwardArrays(const BackwardParams &params, const Block &block, const RowLayout &layout)
         : directions(params.directions)
@@ -189,7 +190,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
     /* Without RESETS there is one window, of all turns. */
     for (int first = 0; first < (RESETS ? num_steps + 1 : 1); first += ResetWindow::WINDOW) {
         const int end = window.end(first, num_steps + 1);
-        window.begin();
+        window.begin(first);
         window.request(resets, layout, block, num_steps, first + ResetWindow::WINDOW);
 #pragma unroll 1
         for (int turn = first; turn < end; turn++) {
@@ -209,7 +210,7 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                 const auto load_inputs = [&] {
                     if (Exchange::HAS_SECOND_BARRIER) ring.advance(turn, sub);
                     inputs.read_all(slot, block.warp, block.lane);
-                    window.read(borders, block, turn - first, sub);
+                    window.read(borders, block, turn, sub);
                 };
                 if (!STAGED) load_inputs();
                 auto gather = exchange.gather(turn - 1, sub, block.order > 0 && turn < num_steps, turn > 0);

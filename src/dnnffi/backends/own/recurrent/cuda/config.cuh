@@ -134,10 +134,7 @@ constexpr int RING_ARRAY_WORDS = RING_WORDS / RING_ARRAYS;
 constexpr bool FINDS_PLACES =
     Config::FINDS_PLACES;                    /* whether a step finds the places of a thread's words anew */
 constexpr int OUTPUT = BACKWARD ? 0 : GATES; /* the first array that is sent; y */
-/* Whether states are replaced between steps (`resets.cuh`). Forward, what is sent differs from y then, and has
-   the last array. */
-constexpr bool RESETS = Config::RESETS;
-constexpr int STATE = RESETS && !BACKWARD ? RING_ARRAYS - 1 : OUTPUT;
+constexpr bool RESETS = Config::RESETS;      /* whether states are replaced between steps: `resets.cuh` */
 
 /* A share is the partial sums that a block sends to another one, in words. Several threads add up some
    blocks' words each, or a thread several words of all blocks. */
@@ -153,13 +150,20 @@ constexpr int GATHERED_WORDS = EXCHANGED * ROWS;
 constexpr int SHARES = SCATTER ? BLOCKS * TEAMS * SHARE_WORDS : 0; /* words of all of them */
 constexpr int SLOT_WORDS = Config::SLOT_WORDS;                     /* that are exchanged in a step */
 
-/* Shared memory: partial sums, the ring, what is staged, the barriers of a CLUSTER, flags of RESETS, weights. Where
-   words come in chunks, the partial sums of a step take the place of its words. */
+/* Shared memory: partial sums, the ring, what is staged, the barriers of a CLUSTER, flags and states of RESETS,
+   weights. Where words come in chunks, the partial sums of a step take the place of its words. */
 constexpr int PARTIAL_FLOATS = Config::PARTIAL_FLOATS;
 constexpr int RING_AT = Config::RING_AT, STAGED_AT = Config::STAGED_AT; /* bytes */
 constexpr int STAGED_BYTES = Config::STAGED_BYTES;
 constexpr int WEIGHTS_AT = Config::WEIGHTS_AT;
-constexpr int RESET_FLAGS = Config::RESET_FLAGS, RESETS_AT = WEIGHTS_AT - (RESETS ? RESET_FLAGS : 0);
+constexpr int RESET_FLAGS = Config::RESET_FLAGS; /* of a window of `ResetWindow` */
+constexpr int RESET_WINDOWS =
+    TRAINING && !BACKWARD ? 2 : 1; /* what a step leaves is stored after its window */
+/* Forward, what is sent differs from y with RESETS, and has words of its own behind the flags. */
+constexpr int STATE = RESETS && !BACKWARD ? 0 : OUTPUT;
+constexpr int STATE_BYTES = BACKWARD || FMA ? 0 : ARRAY_WORDS * ROWS * 16;
+constexpr int STATES_AT = WEIGHTS_AT - (RESETS ? STATE_BYTES : 0);
+constexpr int RESETS_AT = STATES_AT - (RESETS ? RESET_WINDOWS * RESET_FLAGS : 0);
 
 constexpr int VALUES = BACKWARD ? GATES : 1;   /* that a unit has for the next product of a row */
 constexpr int STAGED_FLOATS = VALUES * PADDED; /* of a row, with FMA */
@@ -187,7 +191,7 @@ static_assert(K_WARPS * WARP_K * 4 >= EXCHANGED, "all of k");
 static_assert(FMA || K_REGISTERS + K_SHARED + K_STREAMED == WARP_K, "all weights");
 static_assert(CHUNK_WORDS == 4 * K_WARPS * CHUNK_K * ROWS, "words of a chunk");
 static_assert(CHUNK_LOADS * THREADS >= CHUNK_WORDS, "loads of a chunk");
-static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN) + RESETS),
+static_assert(RING_ARRAYS == (BACKWARD ? (PLAIN ? 2 : SAVED + 2) : GATES + 1 + (TRAINING && !PLAIN)),
               "arrays");
 static_assert(RAGGED || !PACKED, "rows of the same length are as in padded arrays");
 static_assert(!RESETS || LAYERS == 1, "words are of one layer");
@@ -213,7 +217,8 @@ static_assert(CHUNKS > 1 || RESETS_AT >= STAGED_AT + STAGED_BYTES +
                                               : LAYERS > 1 ? 32
                                                            : 16),
               "flags and weights are last");
-static_assert(RESET_FLAGS >= SUBTILES * ROWS, "flags of a step");
+static_assert(RESET_FLAGS >= (CLUSTER || FMA ? RESET_WINDOWS : 1) * SUBTILES * ROWS,
+              "flags of a window's steps");
 static_assert(FMA || PASSAGES >= 2, "passages of weights");
 static_assert(UNITS % 8 == 0 && (FMA || ROWS % 8 == 0 && K_STREAMED >= 0), "octets");
 static_assert(!FMA || (CLUSTER || BLOCKS == 1) && LAYERS == 1 && PARTS % ROWS == 0, "whole rows");

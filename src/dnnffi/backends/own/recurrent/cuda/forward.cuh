@@ -28,9 +28,16 @@ struct ForwardArrays
     Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
     int directions, order;
     bool padded_y;
+    static constexpr bool REPLACES_SECOND = TRAINING && RESETS;
+    const ForwardParams
+        &params; /* of which only those of RESETS are read here: the others would take registers */
+    const ResetWindow &window;
+    long long state_number;
 
-    DEVICE ForwardArrays(const ForwardParams &params, const Block &block, const RowLayout &layout)
-        : directions(params.directions), order(block.order)
+    DEVICE ForwardArrays(const ForwardParams &params_, const Block &block, const RowLayout &layout,
+                         const ResetWindow &window_)
+        : directions(params_.directions), order(block.order), params(params_), window(window_),
+          state_number(block.state_number)
     {
         const long long layer_offset = block.order * params.layer_stride;
         const long long direction_offset = block.direction * params.positions * PADDED;
@@ -49,7 +56,6 @@ struct ForwardArrays
     DEVICE Array target(int array) const
     {
         if (array == GATES) return y ? caller_array(y, directions, padded_y) : no_array();
-        if (RESETS && array == STATE) return TRAINING ? own_array(h_before, 1, true) : no_array();
         if (!TRAINING || PLAIN) return no_array();
         if (array < GATES) return gate(array);
         return CELL == LSTM ? own_array(c_before, 1, true) : gate(GATES);
@@ -57,7 +63,26 @@ struct ForwardArrays
 
     DEVICE Array second(int array) const
     {
-        return TRAINING && array == GATES && !RESETS ? own_array(h_before, 1, true) : no_array();
+        return TRAINING && array == GATES ? own_array(h_before, 1, true) : no_array();
+    }
+
+    /* The word that goes to the second array after a turn, for a row of the group: of y, or of the state that replaced
+       the row's. Zeros are selected without a branch: the threads of a warp have words of several rows. */
+    DEVICE uint4 second_word(const RowLayout &layout, uint4 word, int turn, int first_row, int group_row,
+                             int unit) const
+    {
+        const bool replaced = window.flags[ResetWindow::place_of(turn) + group_row] != 0;
+        word = make_uint4(replaced ? 0 : word.x, replaced ? 0 : word.y, replaced ? 0 : word.z,
+                          replaced ? 0 : word.w);
+        if (replaced && params.reset_h) {
+            const long long rows = params.reset_state_rows;
+            const long long row = rows == 1 ? 0 : layout.caller_row(first_row + group_row);
+            const Element *const from = params.reset_h + ((state_number * rows + row) * HIDDEN + unit);
+#pragma unroll
+            for (int e = 0; e < WORD; e++)
+                if (unit + e < HIDDEN) ((Element *)&word)[e] = from[e];
+        }
+        return word;
     }
 
     DEVICE Array gate(int number) const
@@ -252,14 +277,14 @@ DEVICE void save(uint4 *slot, const Task &task, int e, const Cell &after)
     element(slot, GATES + 1, task, e) = rounded(CELL == LSTM ? after.c : after.saved[SAVED - 1]);
 }
 
-/* Sends a task's states: from `slot` if words are sent, else from `stored`. */
+/* Sends a task's states: from `words` if words are sent, else from `stored`. */
 template <class Exchange>
-DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *slot, const Task &task,
+DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *words, const Task &task,
                         const Element *stored, float scale)
 {
     if constexpr (Exchange::SENDS_WORDS) {
         __syncwarp(); /* a warp sends what its threads have written */
-        exchange.send(number, sub, slot, STATE, 0, task, scale);
+        exchange.send(number, sub, words, STATE, 0, task, scale);
     } else exchange.put(number, task, stored);
 }
 
@@ -271,11 +296,12 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
     const RowLayout layout(params, block.direction);
     const Extent extent = extent_of(params, block, layout);
     const int num_steps = extent.num_steps;
-    const ForwardArrays arrays(params, block, layout);
-    Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
-    Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     const ResetLayout resets(params);
     ResetWindow window(memory);
+    uint4 *const states = memory + STATES_AT / 16;
+    const ForwardArrays arrays(params, block, layout, window);
+    Exchange exchange(block, extent, params.exchange, memory + STAGED_AT / 16);
+    Ring<ForwardArrays> ring(memory + RING_AT / 16, arrays, layout, block, num_steps);
     window.request(resets, layout, block, num_steps, 0);
     typename Product::Weights weights = read_weights<Product>(params, block, ring, memory);
     ForwardCells cells;
@@ -293,16 +319,17 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
 #pragma unroll
             for (int e = 0; e < CELLS; e++) {
                 stored[e] = rounded(cells.h[sub][i][e]);
-                if (Exchange::SENDS_WORDS) element(ring.slot(0, sub), STATE, task, e) = stored[e];
+                if (Exchange::SENDS_WORDS) element(ring.slot(0, sub), OUTPUT, task, e) = stored[e];
             }
-            send_states(exchange, 0, sub, ring.slot(0, sub), task, stored, cells.sent_scale[sub][i]);
+            send_states(exchange, 0, sub, ring.slot(0, sub) + (OUTPUT - STATE) * ARRAY_WORDS * ROWS, task,
+                        stored, cells.sent_scale[sub][i]);
         }
     ring.wait_for_first();
 
     /* Without RESETS there is one window, of all steps. */
     for (int first = 0; first < (RESETS ? num_steps : 1); first += ResetWindow::WINDOW) {
         const int end = window.end(first, num_steps);
-        window.begin();
+        window.begin(first);
         window.request(resets, layout, block, num_steps, first + ResetWindow::WINDOW);
 
         /* The condition `step < limit` always holds, but the compiler cannot know that where words are in
@@ -324,7 +351,7 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                 const auto load_inputs = [&] {
                     if (Exchange::HAS_SECOND_BARRIER) ring.advance(step, sub);
                     inputs.read_all(slot, block.order, block.warp, block.lane);
-                    window.read(borders, block, step - first, sub);
+                    window.read(borders, block, step, sub);
                 };
                 if (!STAGED) load_inputs();
                 auto gather = exchange.gather(step, sub, block.order > 0, true);
@@ -378,9 +405,10 @@ template <class Product, class Exchange> DEVICE void run_forward(const ForwardPa
                     }
 #pragma unroll
                     for (int e = 0; e < CELLS; e++)
-                        if (task.owns()) element(slot, STATE, task, e) = state[e];
+                        if (task.owns() && (!RESETS || Exchange::SENDS_WORDS))
+                            element(RESETS ? states : slot, STATE, task, e) = state[e];
                     if (step + 1 < num_steps || block.order < LAYERS - 1)
-                        send_states(exchange, step + 1, sub, slot, task, state,
+                        send_states(exchange, step + 1, sub, RESETS ? states : slot, task, state,
                                     STAY_LARGE ? cells.sent_scale[sub][i] : STATE_SCALE);
                     /* Nothing waits for what is stored from here on. */
                     if constexpr (RESETS) {

@@ -55,7 +55,7 @@ struct ResetWindow
     static constexpr int GROUP_ROWS = SUBTILES * ROWS, WINDOW = RESET_FLAGS / GROUP_ROWS;
     static constexpr int LOADS = (RESET_FLAGS + THREADS - 1) / THREADS; /* of a thread */
 
-    unsigned char *flags; /* [WINDOW, GROUP_ROWS] */
+    unsigned char *flags; /* [RESET_WINDOWS, WINDOW, GROUP_ROWS]: of this window, and of the one before it */
     u32 loaded[LOADS];    /* of the next window, in flight */
 
     DEVICE ResetWindow(uint4 *memory) : flags((unsigned char *)(memory + RESETS_AT / 16)), loaded{} {}
@@ -82,24 +82,31 @@ struct ResetWindow
         }
     }
 
-    /* Begins the window that was loaded. All threads have read the flags of the one before: a turn has a barrier
-       after that. */
-    DEVICE void begin() const
+    /* The place of the flags of a turn. */
+    DEVICE static u32 place_of(int turn)
+    {
+        return (u32)turn / WINDOW % RESET_WINDOWS * RESET_FLAGS + (u32)turn % WINDOW * GROUP_ROWS;
+    }
+
+    /* Begins the window that was loaded, with a turn. All threads have read the flags whose place it takes: a turn has
+       a barrier after that. With two windows these are flags of the one before the last: the results of a turn are
+       stored in the next one, at its beginning, or at its end (CLUSTER and FMA, whose windows have two turns). */
+    DEVICE void begin(int turn) const
     {
         if (!RESETS) return;
 #pragma unroll
         for (int n = 0; n < LOADS; n++) {
             const int i = threadIdx.x + n * THREADS;
-            if (i < RESET_FLAGS) flags[i] = (unsigned char)(loaded[n] != 0);
+            if (i < RESET_FLAGS) flags[place_of(turn) + i] = (unsigned char)(loaded[n] != 0);
         }
         __syncthreads();
     }
 
-    /* Reads the flags of a turn, which is counted from the first one of the window. */
+    /* Reads the flags of a turn of the window. */
     DEVICE void read(Borders &borders, const Block &block, int turn, int sub) const
     {
         if (!RESETS) return;
-        const unsigned char *const of_turn = flags + (turn * GROUP_ROWS + sub * ROWS);
+        const unsigned char *const of_turn = flags + (place_of(turn) + sub * ROWS);
 #pragma unroll
         for (int i = 0; i < WARP_TASKS; i++) {
             const Task task(i, block.warp, block.lane);

@@ -270,8 +270,8 @@ template <class Derived> struct RingTurns
 };
 
 /* `Arrays` says of each array of a slot what is read (`source`) and where results go (`target`, and also
-   `second`). Each thread moves the same words of a slot in every turn of `num_steps`. Where they lie is found
-   once: a short step has no time for that. */
+   `second`; if it REPLACES_SECOND, another word may go there). Each thread moves the same words of a slot in
+   every turn of `num_steps`. Where they lie is found once: a short step has no time for that. */
 template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<Arrays, FINDS>>
 {
     using Turns = RingTurns<Ring<Arrays, FINDS>>;
@@ -280,10 +280,12 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
     PassCursor sources[SUBTILES][THREAD_WORDS], targets[SUBTILES][THREAD_WORDS];
     PassCursor seconds[SUBTILES][THREAD_WORDS];
     PassCursor fetched[SUBTILES][THREAD_WORDS]; /* the sources, PREFETCH_STEPS ahead */
+    Arrays arrays;
+    int first_row;
 
-    DEVICE Ring(uint4 *slots_, const Arrays &arrays, const RowLayout &layout_, const Block &block,
+    DEVICE Ring(uint4 *slots_, const Arrays &arrays_, const RowLayout &layout_, const Block &block,
                 int num_steps_)
-        : Turns(slots_, layout_, block, num_steps_)
+        : Turns(slots_, layout_, block, num_steps_), arrays(arrays_), first_row(block.first_row)
     {
         const bool moves = RING_FIRST == 0 || threadIdx.x >= RING_FIRST;
 #pragma unroll
@@ -326,8 +328,15 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         const uint4 *from = slot(turn, sub) + thread;
 #pragma unroll
         for (int r = 0; r < THREAD_WORDS; r++) {
-            store_word(targets[sub][r], from + r * RING_THREADS, r, step);
-            store_word(seconds[sub][r], from + r * RING_THREADS, r, step);
+            const uint4 *const word = from + r * RING_THREADS;
+            store_word(targets[sub][r], word, r, step);
+            if constexpr (Arrays::REPLACES_SECOND) {
+                if (step >= seconds[sub][r].cursor.steps) continue;
+                const int group_row = sub * ROWS + (thread + r * RING_THREADS) % ROWS;
+                const uint4 second =
+                    arrays.second_word(layout, *word, turn, first_row, group_row, unit_of(r));
+                store_word(seconds[sub][r], &second, r, step);
+            } else store_word(seconds[sub][r], word, r, step);
         }
     }
 
@@ -443,13 +452,18 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
         const uint4 *const from = slot(turn, sub);
         for_each_word(sub, [&](int place, int array, int unit, int row) {
             if (row >= layout.batch) return;
-            const auto store_to = [&](const Array &found) {
+            const auto store_to = [&](const Array &found, const uint4 *word) {
                 const RingCursor target = cursor_of(found, layout, unit, row);
-                if (step < target.steps)
-                    target.write(from + place, target.at(target.distance(layout, step)), unit);
+                if (step < target.steps) target.write(word, target.at(target.distance(layout, step)), unit);
             };
-            store_to(arrays.target(array));
-            store_to(arrays.second(array));
+            store_to(arrays.target(array), from + place);
+            const Array second = arrays.second(array);
+            if constexpr (Arrays::REPLACES_SECOND) {
+                if (!second.first) return;
+                const uint4 word =
+                    arrays.second_word(layout, from[place], turn, first_row, row - first_row, unit);
+                store_to(second, &word);
+            } else store_to(second, from + place);
         });
     }
 
