@@ -26,14 +26,19 @@ VERIFICATION = ROOT / "docs" / "verification"
 # tool that writes it as soon as there is a device, and remove its line.
 ONE_STEP = "the single-step kernel's launches were changed after the run; needs a GPU"
 NOVEMBER_23 = "measured on 2026-11-23; needs a GPU"
+RESETS = "the kernels of resets and of bias gradients were changed after the run; needs a GPU"
 STALE = {
     "bench_conv.json": "measured on 2026-11-22; needs a GPU",
     "bench_depthwise.json": "no commit has the source that it was measured on; needs a GPU",
     "bench_jax.json": f"{ONE_STEP}; so was the JAX code, on which a handler's cost depends",
     "bench_jax_conv.json": NOVEMBER_23,
+    "bench_own.json": RESETS,
+    "bench_rnn.json": RESETS,
     "bench_vulkan_gpu.json": NOVEMBER_23,
     "first_call.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
+    "own_steps.json": RESETS,
+    "own_stress.json": RESETS,
     "voice_activity_gpu.json": "measured on 2026-11-26; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
 }
