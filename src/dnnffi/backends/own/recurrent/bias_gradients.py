@@ -24,7 +24,7 @@ SHARED_BYTES = 4 * THREADS
 
 _MAX_SHARES = THREADS // 32
 _PARTS_OF_SHARE = 4
-"""Least parts of a warp: fewer take no time."""
+"""Least parts of a warp, where several warps share them."""
 
 
 class BiasSums(NamedTuple):

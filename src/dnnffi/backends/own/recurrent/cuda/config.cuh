@@ -159,7 +159,7 @@ constexpr int WEIGHTS_AT = Config::WEIGHTS_AT;
 constexpr int RESET_FLAGS = Config::RESET_FLAGS; /* of a window of `ResetWindow` */
 constexpr int RESET_WINDOWS =
     TRAINING && !BACKWARD ? 2 : 1; /* results of a step may be stored after its window */
-/* Forward, a kernel with RESETS sends another state than y; the words of that lie behind the flags. */
+/* With RESETS a forward kernel sends states that may differ from y; they are written after the flags. */
 constexpr int STATE = RESETS && !BACKWARD ? 0 : OUTPUT;
 constexpr int STATE_BYTES = BACKWARD || FMA ? 0 : ARRAY_WORDS * ROWS * 16;
 constexpr int STATES_AT = WEIGHTS_AT - (RESETS ? STATE_BYTES : 0);
