@@ -173,12 +173,14 @@ ifneq ($(strip $(VENV)),)
   cuda_path := $(CURDIR)/$(cuda_tools)/clang_format/data/bin:$(CURDIR)/$(cuda_tools)/nvidia/cu13/bin
   with_cuda_tools := PATH="$(cuda_path):$$PATH" \
 	DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(cuda_tools)/nvidia/cu13/lib/libnvrtc.so.13
+  with_oldest_nvrtc := DNNFFI_NVRTC_LIBRARY=$(CURDIR)/$(cuda_tools)/nvidia/cuda_nvrtc/lib/libnvrtc.so.12
 endif
 CUDA_FILES = $(shell find src/dnnffi/backends/own -name '*.cu' -o -name '*.cuh')
 
 cuda-check: $(dev) $(cuda_installed) ## Compile dnnffi's kernels without a GPU; compare registers with a record, find early waits
 	$(with_cuda_tools) clang-format --dry-run --Werror $(CUDA_FILES)
 	$(with_cuda_tools) $(run) tests/cuda_check.py $(CUDA_CHECK_ARGS)
+	$(with_oldest_nvrtc) $(run) tests/cuda_check.py --compile-only --architecture sm_90
 	$(with_cuda_tools) $(run) tests/early_waits.py
 
 $(cuda_tools)/.installed: $(dev) .ci/cuda.txt

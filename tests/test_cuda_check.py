@@ -103,6 +103,17 @@ def test_another_version_of_nvrtc_is_not_compared(compiler, monkeypatch, tmp_pat
     assert "the record is of NVRTC 1.0" in capsys.readouterr().out
 
 
+def test_with_another_version_of_nvrtc_kernels_are_compiled_only(
+    compiler, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(cuda_check, "programs", lambda: {"narrow": programs()["narrow"]})
+    monkeypatch.setattr(cuda_check, "RECORD", tmp_path / "record.json")
+    cuda_check.write_record("1.0", {})
+    assert cuda_check.main(["--compile-only", "--architecture", "sm_90"]) == 0
+    assert "1 kernels compiled" in capsys.readouterr().out
+    assert cuda_check.read_record() == ("1.0", {})
+
+
 def test_a_kernel_that_needs_something_else_fails(compiler, monkeypatch, tmp_path, capsys):
     some = {"narrow": programs()["narrow"]}
     monkeypatch.setattr(cuda_check, "programs", lambda: some)
