@@ -180,8 +180,8 @@ LIMITED = {
     r"at most 2147483647 rows of all steps; got 1048576 \* 4096": PROBLEM._replace(
         steps=2**20, batch=2**12
     ),
-    r"at most 2147483647 elements of the gates of a step; got 4 \* 2097152 \* 256": with_spec(
-        PROBLEM._replace(batch=2**21), hidden_size=256
+    r"2147483647 bytes of the gates of a step; got 1048576 rows of 4 \* 256 elements in float16": (
+        with_spec(PROBLEM._replace(batch=2**20), hidden_size=256, dtype="float16")
     ),
 }
 

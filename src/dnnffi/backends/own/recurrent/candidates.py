@@ -51,7 +51,7 @@ OWN = "own"
 MAX_NETWORKS = 128
 """Compiled networks that are kept; kernels themselves are kept for the process."""
 
-_VERSION = 30
+_VERSION = 31
 """Version of the kernels, of the configurations that their numbers name, and of how they are
 measured: stored times of other versions are not used."""
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dnnffi.backends.own.recurrent.config import CELLS
 from dnnffi.backends.vendor.limits import Limit, Limits, mode_limit
+from dnnffi.spec.checks import ITEM_SIZES
 from dnnffi.spec.problem import RNNProblem
 
 _MAX_INDEX = 2**31 - 1
+
+
+def _gate_bytes(problem: RNNProblem) -> int:
+    """Return the bytes of a step's gates, padded: by no more does a kernel's address advance."""
+    return 4 * problem.batch * (problem.spec.hidden_size + 7) * ITEM_SIZES[problem.spec.dtype]
+
 
 LIMITS: Limits[RNNProblem] = (
     mode_limit(CELLS),
@@ -27,9 +34,9 @@ LIMITS: Limits[RNNProblem] = (
         "use standard",
     ),
     Limit(
-        lambda problem: 4 * problem.batch * (problem.spec.hidden_size + 7) > _MAX_INDEX,
-        f"our own kernels take at most {_MAX_INDEX} elements of the gates of a step; got "
-        "4 * {asked.batch} * {asked.spec.hidden_size}",
+        lambda problem: _gate_bytes(problem) > _MAX_INDEX,
+        f"our own kernels take at most {_MAX_INDEX} bytes of the gates of a step; got "
+        "{asked.batch} rows of 4 * {asked.spec.hidden_size} elements in {asked.spec.dtype}",
         "use standard",
     ),
 )

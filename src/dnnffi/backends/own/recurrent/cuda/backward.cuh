@@ -28,7 +28,7 @@ struct BackwardArrays
     const Element *c_before, *h_before, *y, *dy; /* dy: null where the layer above has it */
     int directions;
     bool padded; /* y, which a PLAIN cell reads, and dy: the caller's, of the network's last layer */
-    static constexpr bool REPLACES_SECOND = false;
+    static constexpr bool HAS_SECOND = false, REPLACES_SECOND = false;
 
     DEVICE BackwardArrays(const BackwardParams &params, const Block &block, const RowLayout &layout)
         : directions(params.directions)
@@ -155,12 +155,7 @@ DEVICE void send_gradients(const Exchange &exchange, int number, int sub, uint4 
 {
     if constexpr (Exchange::SENDS_WORDS) {
         __syncwarp(); /* a warp sends what its threads have written */
-#pragma unroll
-        for (int gate = 0; gate < SENT; gate++) {
-            int array = gate == 2 && CELL == GRU ? 3 : gate;
-            if (TWO_N) array = (gate + 3) % 4; /* first n's of h, last n's of x */
-            exchange.send(number, sub, slot, array, gate, task);
-        }
+        exchange.send(number, sub, slot, task);
     } else {
         if (CELL == GRU) stored[GATES - 1] = stored[SAVED - 1]; /* n's product of h */
         exchange.put(number, task, stored);
@@ -237,20 +232,19 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                     const Task task(i, block.warp, block.lane);
                     if (!task.there) continue;
                     const int unit = block.rank * UNITS + task.unit;
-                    Element stored[SAVED];
-                    float sums_of_h[CELLS]; /* read before a cell is written, as in the forward pass */
-#pragma unroll
-                    for (int e = 0; e < CELLS; e++) partials.add_up(&sums_of_h[e], task, e);
+                    const auto row_of = [&](int e) { return block.first_row + sub * ROWS + task.row + e; };
+                    const auto is_there = [&](int e) { return row_of(e) < layout.batch && unit < HIDDEN; };
+                    /* The place of a cell's state, found in the two turns that read it. */
+                    const auto at = [&](int e) {
+                        return state + (long long)layout.caller_row((int)opaque(row_of(e))) * HIDDEN + unit;
+                    };
+
+                    /* Gradients of the states after the step. */
+                    float d[CELLS];
 #pragma unroll
                     for (int e = 0; e < CELLS; e++) {
-                        const int row = block.first_row + sub * ROWS + task.row + e;
-                        const bool there = row < layout.batch && unit < HIDDEN;
-                        const int length = cells.length[sub][i][e];
-                        /* Computed in the two turns that read it. */
-                        const auto at = [&] {
-                            return state + (long long)layout.caller_row(row) * HIDDEN + unit;
-                        };
-                        float of_h = sums_of_h[e];
+                        float of_h;
+                        partials.add_up(&of_h, task, e);
                         float &dh = cells.dh[sub][i][e], &dc = cells.dc[sub][i][e];
                         if constexpr (RESETS) {
                             const bool is_border = borders.of[i][e] != 0;
@@ -260,23 +254,38 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                             dh = is_border ? 0 : dh;
                             dc = is_border ? 0 : dc;
                         }
-                        float d = of_h + dh;
-                        if (there && step == length - 1) {
-                            if (params.dh_n) d += real(params.dh_n[at()]);
-                            if (CELL == LSTM && params.dc_n) dc = real(params.dc_n[at()]);
+                        d[e] = of_h + dh;
+                    }
+                    if (RAGGED || turn == 0) {
+#pragma unroll
+                        for (int e = 0; e < CELLS; e++) {
+                            if (!is_there(e) || step != cells.length[sub][i][e] - 1) continue;
+                            if (params.dh_n) d[e] += real(params.dh_n[at(e)]);
+                            if (CELL == LSTM && params.dc_n) cells.dc[sub][i][e] = real(params.dc_n[at(e)]);
                         }
-                        if (turn == num_steps) {
-                            const bool writes = there && task.owns();
+                    }
+                    if (turn == num_steps) {
+#pragma unroll
+                        for (int e = 0; e < CELLS; e++) {
+                            if (!is_there(e) || !task.owns()) continue;
                             if constexpr (RESETS) {
-                                if (writes && params.dreset_h)
-                                    params.dreset_h[at()] = rounded(cells.reset_dh[sub][i][e]);
-                                if (writes && CELL == LSTM && params.dreset_c)
-                                    params.dreset_c[at()] = rounded(cells.reset_dc[sub][i][e]);
+                                if (params.dreset_h)
+                                    params.dreset_h[at(e)] = rounded(cells.reset_dh[sub][i][e]);
+                                if (CELL == LSTM && params.dreset_c)
+                                    params.dreset_c[at(e)] = rounded(cells.reset_dc[sub][i][e]);
                             }
-                            if (writes && params.dh_0) params.dh_0[at()] = rounded(d);
-                            if (writes && CELL == LSTM && params.dc_0) params.dc_0[at()] = rounded(dc);
-                            continue;
+                            if (params.dh_0) params.dh_0[at(e)] = rounded(d[e]);
+                            if (CELL == LSTM && params.dc_0)
+                                params.dc_0[at(e)] = rounded(cells.dc[sub][i][e]);
                         }
+                        continue;
+                    }
+
+                    /* All cells are read before one is written, or the compiler computes them one after the
+                       other. */
+                    CellGradients before[CELLS];
+#pragma unroll
+                    for (int e = 0; e < CELLS; e++) {
                         const auto input_of = [&](int array) {
                             return CROWDED ? BackwardInputs::read(slot, task, array, e)
                                            : inputs.of[i][array][e];
@@ -285,22 +294,25 @@ template <class Product, class Exchange> DEVICE void run_backward(const Backward
                         float of_gates[SAVED];
 #pragma unroll
                         for (int gate = 0; gate < SAVED; gate++) of_gates[gate] = input_of(gate);
+                        before[e] = step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d[e] + of_y,
+                                                  cells.dc[sub][i][e], params.clip_low, params.clip_high);
+                    }
+                    Element stored[SAVED];
+#pragma unroll
+                    for (int e = 0; e < CELLS; e++) {
                         /* A row that is not there gets zeros: a factor of 0 would not remove NaN. */
-                        const bool live = there && (!RAGGED || step < length);
-                        const CellGradients d_before =
-                            step_backward(of_gates, input_of(PLAIN ? 0 : SAVED), d + of_y, dc,
-                                          params.clip_low, params.clip_high);
-                        dh = live ? d_before.h : 0;
-                        dc = live ? d_before.c : 0;
+                        const bool live = is_there(e) && (!RAGGED || step < cells.length[sub][i][e]);
+                        cells.dh[sub][i][e] = live ? before[e].h : 0;
+                        cells.dc[sub][i][e] = live ? before[e].c : 0;
 #pragma unroll
                         for (int gate = 0; gate < SAVED; gate++) {
-                            const float gradient = live ? d_before.gates[gate] : 0;
+                            const float gradient = live ? before[e].gates[gate] : 0;
                             stored[gate] = rounded(gradient);
                             if (task.owns()) element(slot, gate, task, e) = stored[gate];
                             cells.bias[sub][i][gate] += gradient;
                         }
                     }
-                    if (turn < num_steps) send_gradients(exchange, turn, sub, slot, task, stored);
+                    send_gradients(exchange, turn, sub, slot, task, stored);
                 }
                 begin_phase(block, turn, sub, STORE);
                 if (!Product::REDUCES_THROUGH_SHARED) sync_step(exchange, turn - 1);

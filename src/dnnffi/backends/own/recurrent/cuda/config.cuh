@@ -116,6 +116,7 @@ constexpr int CELLS = Config::CELLS; /* of a thread in a task */
 constexpr int TASKS = UNITS / 8 * COLUMNS * (3 - CELLS);
 constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
 constexpr int TASK_WORDS = 32 * CELLS / K_WORD; /* that a task sends, of one gate */
+constexpr int TASK_SENT = TASK_WORDS * SENT;    /* of all */
 
 /* The arrays that a step reads and writes, whose words pass through the ring. */
 constexpr bool PLAIN = CELL == TANH || CELL == RELU;
@@ -263,6 +264,12 @@ DEVICE int retained(int value)
 {
     if constexpr (HAS_ROOM) return (int)opaque(value);
     return value;
+}
+
+DEVICE const uint4 *retained(const uint4 *at)
+{
+    if constexpr (HAS_ROOM) asm volatile("" : "+l"(at));
+    return at;
 }
 
 } // namespace dnnffi

@@ -64,28 +64,21 @@ struct ClusterAllGather : ExchangeDefaults
                 own ? EXCHANGED : PART_WORDS};
     }
 
-    /* Sends what a task has written into the array `array` of a slot: the words of a gate. */
-    DEVICE void send(int exchange, int, const uint4 *ring, int array, int gate, const Task &task,
-                     float scale = 1) const
+    /* Sends what a task has written into a slot of the ring. */
+    DEVICE void send(int exchange, int, const uint4 *ring, const Task &task, float scale = 1) const
     {
         if constexpr (LAYERS > 1) {
-            send_to_layers(exchange, ring, array, gate, task);
+            send_to_layers(exchange, ring, task);
             return;
         }
-#pragma unroll
-        for (int first = 0; first < TASK_WORDS * BLOCKS; first += 32) {
-            const int i = first + task.lane;
-            if (i >= TASK_WORDS * BLOCKS) continue;
-            const auto [word, row] = WordPlace(i % TASK_WORDS, task);
-            const int unit_word = rank * BLOCK_WORDS + word;
-            if (unit_word >= WORDS || row >= rows) continue;
-            const uint4 factors = factors_of(ring, array, word, row, scale);
+        send_words<BLOCKS>(ring, task, scale, [&](int block, const SendableWord &sent) {
+            const int unit_word = rank * BLOCK_WORDS + sent.word;
+            if (unit_word >= WORDS || sent.row >= rows) return;
             const uint4 *to =
-                staged + (exchange & 1) * GATHERED_WORDS + staged_at(gate * WORDS + unit_word, row);
-            const int block = i / TASK_WORDS;
-            store_in_block(in_block(shared_address(to), block), factors,
+                staged + (exchange & 1) * GATHERED_WORDS + staged_at(sent.gate * WORDS + unit_word, sent.row);
+            store_in_block(in_block(shared_address(to), block), sent.factors(),
                            in_block(arrivals.of(exchange), block));
-        }
+        });
     }
 
     /* Behind the barrier that follows a product: tells the layer that was read that it was. */
@@ -103,27 +96,23 @@ struct ClusterAllGather : ExchangeDefaults
 
   private:
     /* `send` with several LAYERS: to its own, and to the one that reads it. */
-    DEVICE void send_to_layers(int exchange, const uint4 *ring, int array, int gate, const Task &task) const
+    DEVICE void send_to_layers(int exchange, const uint4 *ring, const Task &task) const
     {
         const int own = phase_of(exchange), other = own - 1;
-#pragma unroll
-        for (int first = 0; first < TASK_WORDS * 2 * BLOCKS; first += 32) {
-            const int i = first + task.lane;
-            if (i >= TASK_WORDS * 2 * BLOCKS) continue;
-            const auto [word, row] = WordPlace(i % TASK_WORDS, task);
-            const int to_layer = i / (TASK_WORDS * BLOCKS);
-            const int unit_word = rank * BLOCK_WORDS + word;
+        send_words<2 * BLOCKS>(ring, task, 1, [&](int target, const SendableWord &sent) {
+            const int gate = sent.gate, to_layer = target / BLOCKS;
+            const int unit_word = rank * BLOCK_WORDS + sent.word;
             const bool taken = to_layer == 0 ? (BACKWARD ? gate < GATES : own < num_steps)
                                              : order < LAYERS - 1 && (BACKWARD ? gate >= TWO_N : other >= 0);
-            if (unit_word >= WORDS || row >= rows || !taken) continue;
+            if (unit_word >= WORDS || sent.row >= rows || !taken) return;
             const int place =
                 to_layer == 0 ? PART_WORDS + gate * WORDS : (BACKWARD ? gate - TWO_N : 0) * WORDS;
             const int phase = to_layer == 0 ? own : other;
-            const int block = (order + to_layer) * BLOCKS + i / TASK_WORDS % BLOCKS;
-            const uint4 *to = staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, row);
-            store_in_block(in_block(shared_address(to), block), factors_of(ring, array, word, row),
+            const int block = (order + to_layer) * BLOCKS + target % BLOCKS;
+            const uint4 *to = staged + (phase & 1) * GATHERED_WORDS + staged_at(place + unit_word, sent.row);
+            store_in_block(in_block(shared_address(to), block), sent.factors(),
                            in_block(arrivals.of(phase), block));
-        }
+        });
     }
 };
 

@@ -71,20 +71,15 @@ struct L2AllGather : ExchangeDefaults
         return Gather(place, source, staged, tags.of(exchange));
     }
 
-    /* Sends what a task has written into the array `array` of a slot: the words of a gate. */
-    DEVICE void send(int exchange, int sub, const uint4 *ring, int array, int gate, const Task &task,
-                     float scale = 1) const
+    /* Sends what a task has written into a slot of the ring. */
+    DEVICE void send(int exchange, int sub, const uint4 *ring, const Task &task, float scale = 1) const
     {
-#pragma unroll
-        for (int first = 0; first < TASK_WORDS; first += 32) {
-            const int i = first + task.lane;
-            if (i >= TASK_WORDS) continue;
-            const auto [word, row] = WordPlace(i, task);
-            const int unit_word = rank * BLOCK_WORDS + word;
-            if (unit_word >= WORDS) continue;
-            store_word(slot(exchange, sub) + (unit_word * ROWS + row) + gate * WORDS * ROWS,
-                       tagged(factors_of(ring, array, word, row, scale), tags.of(exchange)));
-        }
+        send_words<1>(ring, task, scale, [&](int, const SendableWord &sent) {
+            const int unit_word = rank * BLOCK_WORDS + sent.word;
+            if (unit_word >= WORDS) return;
+            store_word(slot(exchange, sub) + (unit_word * ROWS + sent.row) + sent.gate * WORDS * ROWS,
+                       tagged(sent.factors(), tags.of(exchange)));
+        });
     }
 };
 

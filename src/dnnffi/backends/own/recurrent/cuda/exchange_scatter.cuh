@@ -37,7 +37,7 @@ struct ShareGather
     DEVICE ShareGather(const uint4 *first, u32 tag_)
         : adder(ADDERS > 1 ? threadIdx.x / SHARE_WORDS : 0),
           place(ADDERS > 1 ? threadIdx.x % SHARE_WORDS : threadIdx.x),
-          from(first + (adder * SHARE_WORDS + place)), tag(tag_)
+          from(retained(first + (adder * SHARE_WORDS + place))), tag(tag_)
     {
     }
 
@@ -148,23 +148,19 @@ struct ReduceScatter : ExchangeDefaults
         return ShareGather(slot(exchange) + rank * TEAMS * SHARE_WORDS, shares.of<true>(exchange));
     }
 
-    /* Sends what a task has written into the array `array` of a slot to its team: the words of a gate. Those
-       of a team of one block are staged. */
-    DEVICE void send(int exchange, int, const uint4 *ring, int array, int gate, const Task &task) const
+    /* Sends what a task has written into a slot of the ring to its team. Words of a team of one block are
+       staged. */
+    DEVICE void send(int exchange, int, const uint4 *ring, const Task &task) const
     {
-#pragma unroll
-        for (int first = 0; first < TASK_WORDS; first += 32) {
-            const int i = first + task.lane;
-            if (i >= TASK_WORDS) continue;
-            const auto [word, row] = WordPlace(i, task);
-            const uint4 factors = factors_of(ring, array, word, row);
+        send_words<1>(ring, task, 1, [&](int, const SendableWord &sent) {
             if constexpr (TEAM == 1) {
-                staged[staged_at(gate * BLOCK_WORDS + word, row)] = factors;
+                staged[staged_at(sent.gate * BLOCK_WORDS + sent.word, sent.row)] = sent.factors();
             } else {
-                const int at = (gate * TEAM + rank % TEAM) * BLOCK_WORDS + word;
-                store_word(gathered(exchange) + at * ROWS + row, tagged(factors, tags.of(exchange)));
+                const int at = (sent.gate * TEAM + rank % TEAM) * BLOCK_WORDS + sent.word;
+                store_word(gathered(exchange) + at * ROWS + sent.row,
+                           tagged(sent.factors(), tags.of(exchange)));
             }
-        }
+        });
     }
 
     /* Multiplies the words of its team by the part of the matrices that belongs to them, and sends each

@@ -22,13 +22,20 @@
 
 namespace dnnffi {
 
+/* The place of the state that replaces that of a caller's row, by its first unit. */
+DEVICE long long reset_place(const ForwardParams &params, long long state_number, long long caller_row)
+{
+    const long long rows = params.reset_state_rows;
+    return (state_number * rows + (rows == 1 ? 0 : caller_row)) * HIDDEN;
+}
+
 /* The arrays of a block's layer and direction. */
 struct ForwardArrays
 {
     Element *gates, *c_before, *h_before, *y; /* y: null where only the layer above reads it */
     int directions, order;
     bool padded_y;
-    static constexpr bool REPLACES_SECOND = TRAINING && RESETS;
+    static constexpr bool HAS_SECOND = TRAINING, REPLACES_SECOND = TRAINING && RESETS;
     const ForwardParams
         &params; /* of which only those of RESETS are read here: the others would take registers */
     const ResetWindow &window;
@@ -75,9 +82,8 @@ struct ForwardArrays
         word = make_uint4(replaced ? 0 : word.x, replaced ? 0 : word.y, replaced ? 0 : word.z,
                           replaced ? 0 : word.w);
         if (replaced && params.reset_h) {
-            const long long rows = params.reset_state_rows;
-            const long long row = rows == 1 ? 0 : layout.caller_row(first_row + group_row);
-            const Element *const from = params.reset_h + ((state_number * rows + row) * HIDDEN + unit);
+            const int row = layout.caller_row(first_row + group_row);
+            const Element *const from = params.reset_h + (reset_place(params, state_number, row) + unit);
 #pragma unroll
             for (int e = 0; e < WORD; e++)
                 if (unit + e < HIDDEN) ((Element *)&word)[e] = from[e];
@@ -149,7 +155,7 @@ struct ForwardCells
                 const int first_row = block.first_row + sub * ROWS;
                 sent_scale[sub][i] =
                     STATE_SCALE /
-                    excess_of(params, block, layout, first_row + WordPlace(lane % TASK_WORDS, task).row);
+                    excess_of(params, block, layout, first_row + SentWord(lane % TASK_WORDS, task).row);
 #pragma unroll
                 for (int e = 0; e < CELLS; e++) {
                     const int row = first_row + task.row + e;
@@ -198,8 +204,7 @@ struct ForwardCells
     DEVICE void read_reset(const ForwardParams &params, const Block &block, int sub, int i, int e, bool there,
                            long long users_row, int unit)
     {
-        const long long row = params.reset_state_rows == 1 ? 0 : users_row;
-        const long long at = (block.state_number * params.reset_state_rows + row) * HIDDEN + unit;
+        const long long at = reset_place(params, block.state_number, users_row) + unit;
         reset_h[sub][i][e] = there && params.reset_h ? real(params.reset_h[at]) : 0.0f;
         reset_c[sub][i][e] = there && params.reset_c ? real(params.reset_c[at]) : 0.0f;
     }
@@ -284,7 +289,7 @@ DEVICE void send_states(const Exchange &exchange, int number, int sub, uint4 *wo
 {
     if constexpr (Exchange::SENDS_WORDS) {
         __syncwarp(); /* a warp sends what its threads have written */
-        exchange.send(number, sub, words, STATE, 0, task, scale);
+        exchange.send(number, sub, words, task, scale);
     } else exchange.put(number, task, stored);
 }
 

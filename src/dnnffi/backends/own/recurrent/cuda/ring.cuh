@@ -12,12 +12,17 @@
    A thread finds out where its words lie once, or anew in each step (FINDS_PLACES). */
 
 #include "block.cuh"
+#include "ptx_address.cuh"
 #include "ptx_async_copy.cuh"
 #include "ptx_l2.cuh"
 
 namespace dnnffi {
 
 constexpr int PREFETCH_STEPS = CLUSTER || FMA || TEAM > 1 ? 0 : 4;
+
+/* Whether the address of a word takes one instruction instead of six. In forward passes it does for many words
+   only: with few, steps took longer. */
+constexpr bool SHORT_ADDRESSES = BACKWARD || THREAD_WORDS > 2;
 
 /* Positions of rows in arrays: at constant strides, or by the tables of `ragged_rows.cuh`. */
 struct RowLayout
@@ -130,7 +135,11 @@ struct RingCursor
         return PACKED ? *entry(layout, step) : step;
     }
 
-    DEVICE Element *at(int distance) const { return first + (long long)distance * advance; }
+    DEVICE Element *at(int distance) const
+    {
+        if (SHORT_ADDRESSES) return address_after(first, distance, advance * (int)sizeof(Element));
+        return first + (long long)distance * advance;
+    }
 
     DEVICE void read(uint4 *word, const Element *from, int unit) const
     {
@@ -269,9 +278,9 @@ template <class Derived> struct RingTurns
     DEVICE Derived &ring() { return static_cast<Derived &>(*this); }
 };
 
-/* `Arrays` says of each array of a slot what is read (`source`) and where results go (`target`, and also
-   `second`; if it REPLACES_SECOND, another word may go there). Each thread moves the same words of a slot in
-   every turn of `num_steps`. Where they lie is found once: a short step has no time for that. */
+/* `Arrays` says of each array of a slot what is read (`source`) and where results go (`target`, and if it
+   HAS_SECOND also `second`; if it REPLACES_SECOND, another word may go there). Each thread moves the same words of
+   a slot in every turn of `num_steps`. Where they lie is found once: a short step has no time for that. */
 template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<Arrays, FINDS>>
 {
     using Turns = RingTurns<Ring<Arrays, FINDS>>;
@@ -330,6 +339,7 @@ template <class Arrays, bool FINDS = FINDS_PLACES> struct Ring : RingTurns<Ring<
         for (int r = 0; r < THREAD_WORDS; r++) {
             const uint4 *const word = from + r * RING_THREADS;
             store_word(targets[sub][r], word, r, step);
+            if constexpr (!Arrays::HAS_SECOND) continue;
             if constexpr (Arrays::REPLACES_SECOND) {
                 if (step >= seconds[sub][r].cursor.steps) continue;
                 const int group_row = sub * ROWS + (thread + r * RING_THREADS) % ROWS;
@@ -457,6 +467,7 @@ template <class Arrays> struct Ring<Arrays, true> : RingTurns<Ring<Arrays, true>
                 if (step < target.steps) target.write(word, target.at(target.distance(layout, step)), unit);
             };
             store_to(arrays.target(array), from + place);
+            if constexpr (!Arrays::HAS_SECOND) return;
             const Array second = arrays.second(array);
             if constexpr (Arrays::REPLACES_SECOND) {
                 if (!second.first) return;

@@ -40,15 +40,23 @@ struct Task
     DEVICE bool owns() const { return there && (!FMA || alike == 0); }
 };
 
-/* The place in the block of number `i` of a task's words. */
-struct WordPlace
+/* The gate and the place in the block of number `i` of the words that a task sends. */
+struct SentWord
 {
-    int word, row;
+    int gate, word, row;
 
-    DEVICE WordPlace(int i, const Task &task)
-        : word(task.octet * (8 / K_WORD) + i / (4 * CELLS)),
+    DEVICE SentWord(int i, const Task &task)
+        : gate(i / TASK_WORDS), word(task.octet * (8 / K_WORD) + i % TASK_WORDS / (4 * CELLS)),
           row(task.column * 8 + (CELLS == 2 ? i % 8 : i % 4 * 2 + task.odd))
     {
+    }
+
+    /* The array of a slot that has it. */
+    DEVICE int array() const
+    {
+        if (!BACKWARD) return STATE;
+        if (TWO_N) return (gate + 3) % 4; /* first n's of h, last n's of x */
+        return CELL == GRU && gate == 2 ? 3 : gate;
     }
 };
 
@@ -71,6 +79,46 @@ DEVICE uint4 factors_of(const uint4 *ring, int array, int word, int row, float s
     return make_uint4(
         two_of_float16(scale * low.x, scale * low.y), two_of_float16(scale * low.z, scale * low.w),
         two_of_float16(scale * high.x, scale * high.y), two_of_float16(scale * high.z, scale * high.w));
+}
+
+/* A word on its way to its targets. */
+struct SendableWord : SentWord
+{
+    const uint4 *ring, *ahead; /* the slot; its factors, if they were read ahead */
+    float scale;
+
+    DEVICE SendableWord(const SentWord &word, const uint4 *ring_, const uint4 *ahead_, float scale_)
+        : SentWord(word), ring(ring_), ahead(ahead_), scale(scale_)
+    {
+    }
+
+    DEVICE uint4 factors() const { return ahead ? *ahead : factors_of(ring, array(), word, row, scale); }
+};
+
+/* Sends the words of a task to TARGETS: calls `send` with the number of a target and a word. The threads of a warp
+   share all of that. Of several words a thread reads all before it sends one, or each read would wait for what was
+   sent before. */
+template <int TARGETS, class Send>
+DEVICE void send_words(const uint4 *ring, const Task &task, float scale, Send send)
+{
+    constexpr int COUNT = TASK_SENT * TARGETS, ROUNDS = (COUNT + 31) / 32;
+    /* Rounds after which a thread has its first word again. */
+    constexpr int REPEAT = TASK_SENT % 32 == 0 ? TASK_SENT / 32 : 32 % TASK_SENT == 0 ? 1 : ROUNDS;
+    constexpr int READ = REPEAT < ROUNDS ? REPEAT : ROUNDS;
+    const auto word_of = [&](int round, const uint4 *ahead) {
+        return SendableWord(SentWord((task.lane + 32 * round) % TASK_SENT, task), ring, ahead, scale);
+    };
+    uint4 factors[READ];
+    if (ROUNDS > 1) {
+#pragma unroll
+        for (int round = 0; round < READ; round++) factors[round] = word_of(round, nullptr).factors();
+    }
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) {
+        const int i = task.lane + 32 * round;
+        if (COUNT % 32 != 0 && i >= COUNT) continue;
+        send(i / TASK_SENT, word_of(round, ROUNDS > 1 ? factors + round % READ : nullptr));
+    }
 }
 
 } // namespace dnnffi
