@@ -38,7 +38,6 @@ STALE = {
     "first_call.json": ONE_STEP,
     "memcheck.json": ONE_STEP,
     "own_steps.json": RESETS,
-    "own_stress.json": RESETS,
     "voice_activity_gpu.json": "measured on 2026-11-26; needs silero-vad and a GPU",
     "vulkan_gpu.json": NOVEMBER_23,
 }
