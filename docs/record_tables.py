@@ -274,6 +274,13 @@ def stream_aims(record: Record) -> Iterator[Block]:
     yield _aims(found, "What", "Against", "Aim", "dnnffi's functions", "Reached")
 
 
+@shows("stream_resets.json")
+def reset_aims(record: Record) -> Iterator[Block]:
+    """Yield the aims for batches with resets, and what was measured."""
+    found = streams.reset_targets(record)
+    yield _aims(found, "What", "Against", "Aim", "Measured", "Reached")
+
+
 @shows("callers.json")
 def caller_aims(record: Record) -> Iterator[Block]:
     """Yield the aims for a call through each entry, and what was measured."""

@@ -6,7 +6,7 @@ It reads the record as JSON has it, because the documentation reads committed re
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from dnnffi.bench.show import Table, aim_line, print_tables, unmeasured
@@ -43,13 +43,20 @@ MAX_COLD_EPOCH_SECONDS = 3.0
 MAX_RESET_RATIO = 1.03
 """Aim: upper bound on the time of a batch with resets over that without, on each stream."""
 
+MIN_RESET_SPEEDUP = 4.0
+"""Aim: lower bound on the least time of `RESET_LOOPS` over that of dnnffi, on each stream."""
+
+RESET_LOOPS = tuple(
+    with_resets(model, RESET_RATES[-1]) for model in (JAX_SCAN, TORCHRL_TF32, TORCHRL_BF16)
+)
+"""Other ways to reset states inside a loop over the steps."""
+
 RESET_PEERS = (
     FUNCTIONS,
     EAGER,
-    with_resets(JAX_SCAN, RESET_RATES[-1]),
+    RESET_LOOPS[0],
     *(with_resets(TORCHRL_PAD, rate) for rate in RESET_RATES),
-    with_resets(TORCHRL_TF32, RESET_RATES[-1]),
-    with_resets(TORCHRL_BF16, RESET_RATES[-1]),
+    *RESET_LOOPS[1:],
 )
 """Models with a column of ratios if streams have resets; the first two reset nothing."""
 
@@ -70,17 +77,22 @@ Times = dict[str, float]
 def figures(record: Record, model: str, key: str = "ms") -> Times:
     """Return ``key`` of the measured rows of ``model``, or the better of PyTorch's models."""
     if model == BEST_TORCH:
-        found: Times = {}
-        for name in dict.fromkeys(row["model"] for row in record["rows"]):
-            if name.startswith("torch "):
-                for stream, value in figures(record, name, key).items():
-                    found[stream] = min(value, found.get(stream, value))
-        return found
+        names = dict.fromkeys(row["model"] for row in record["rows"])
+        return _least(record, [name for name in names if name.startswith("torch ")], key)
     return {
         row["shape"]: row[key]
         for row in record["rows"]
         if row["model"] == model and row.get(key) is not None
     }
+
+
+def _least(record: Record, models: Iterable[str], key: str = "ms") -> Times:
+    """Return the least figure of some models, of each stream that one of them has."""
+    found: Times = {}
+    for name in models:
+        for stream, value in figures(record, name, key).items():
+            found[stream] = min(value, found.get(stream, value))
+    return found
 
 
 def ratios(
@@ -141,10 +153,28 @@ def reset_targets(record: Record) -> list[Target]:
     The set "episodes" has aims.
     """
     models = [with_resets(FUNCTIONS, rate) for rate in RESET_RATES]
-    return [
+    costs = [
         _worst(record, "episodes", FUNCTIONS, MAX_RESET_RATIO, model=model, digits=3)
         for model in models
     ]
+    return [*costs, _least_speedup(record, models[-1])]
+
+
+def _least_speedup(record: Record, model: str) -> Target:
+    """Return the aim for each stream with resets: the least time of other loops over dnnffi's."""
+    what, over = f"its time over that of {model}, each stream of episodes", "the faster loop"
+    own, loops = figures(record, model), _least(record, RESET_LOOPS)
+    found = {
+        stream: loops[stream] / own[stream]
+        for stream in streams_of(record, "episodes")
+        if stream in own and stream in loops
+    }
+    if not found:
+        return Target(what, over, f">= {MIN_RESET_SPEEDUP:g}x", NOT_MEASURED, None)
+    worst = min(found, key=lambda stream: found[stream])
+    measured = f"at least {found[worst]:.2f}x ({worst})"
+    reached = found[worst] >= MIN_RESET_SPEEDUP
+    return Target(what, over, f">= {MIN_RESET_SPEEDUP:g}x", measured, reached)
 
 
 def targets(record: Record) -> list[Target]:
