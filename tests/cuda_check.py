@@ -6,8 +6,7 @@ NVRTC compiles each kernel file in representative configurations for `ARCHITECTU
 thread, bytes of spills and of the stack are compared with the record, ``cuda_resources.json``,
 which belongs to one version of NVRTC. ``--write`` makes the record again: a change of it is part of
 the commit that causes it, with the reason in its message. ``--compile-only`` compares nothing: for
-another version of NVRTC, which may refuse what the record's takes, such as generic lambdas before
-13.5.
+another version of NVRTC, which may refuse what the record's takes, as 13.0 refuses generic lambdas.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def test_without_a_time_with_resets_their_aim_is_not_measured():
     assert [one.reached for one in found] == [None] * 3
 
 
-def test_resets_are_compared_with_the_faster_loop():
+def test_resets_are_compared_with_the_fastest_loop():
     *_, scan = report.reset_targets(reset_record())
     assert (scan.aim, scan.measured, scan.reached) == (">= 4x", "at least 3.85x (b)", False)
     faster = RESETS | {"torchrl triton tf32 resets 10%": (4.5, 12.0)}

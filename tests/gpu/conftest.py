@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 
 # JAX is to leave the device's memory to others: CuPy, PyTorch, tests in other processes.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-# Else XLA ends a process whose devices have not met within 30 s, as beside 31 other tests.
+# XLA ends a process whose devices do not meet within 30 s, which may be short beside other tests.
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_executable_terminate_timeout=120")
 
 

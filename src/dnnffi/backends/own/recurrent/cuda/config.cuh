@@ -116,7 +116,7 @@ constexpr int CELLS = Config::CELLS; /* of a thread in a task */
 constexpr int TASKS = UNITS / 8 * COLUMNS * (3 - CELLS);
 constexpr int WARP_TASKS = FMA ? 1 : (TASKS + WARPS - 1) / WARPS;
 constexpr int TASK_WORDS = 32 * CELLS / K_WORD; /* that a task sends, of one gate */
-constexpr int TASK_SENT = TASK_WORDS * SENT;    /* of all */
+constexpr int TASK_SENT = TASK_WORDS * SENT;    /* of all gates */
 
 /* The arrays that a step reads and writes, whose words pass through the ring. */
 constexpr bool PLAIN = CELL == TANH || CELL == RELU;
@@ -266,6 +266,7 @@ DEVICE int retained(int value)
     return value;
 }
 
+/* An address that is likewise computed once. */
 DEVICE const uint4 *retained(const uint4 *at)
 {
     if constexpr (HAS_ROOM) asm volatile("" : "+l"(at));

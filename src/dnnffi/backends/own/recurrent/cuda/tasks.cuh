@@ -96,7 +96,7 @@ struct SendableWord : SentWord
 };
 
 /* Sends the words of a task to TARGETS: calls `send` with the number of a target and a word. The threads of a warp
-   share all of that. Of several words a thread reads all before it sends one, or each read would wait for what was
+   divide all of that. Of several words a thread reads all before it sends one, or each read would wait for what was
    sent before. */
 template <int TARGETS, class Send>
 DEVICE void send_words(const uint4 *ring, const Task &task, float scale, Send send)
